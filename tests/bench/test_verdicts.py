@@ -65,3 +65,6 @@ def test_records_of_several_processes_are_one(tmp_path: Path) -> None:
         merged((a, str(tmp_path / "none.json")))
     with pytest.raises(OptionError, match="cannot read"):
         merged((file("d.json", [{"model": "d"}]),))
+    (tmp_path / "e.json").write_text("{}")
+    with pytest.raises(OptionError, match="it has no 'rows', and is a record of something else"):
+        merged((str(tmp_path / "e.json"),))

@@ -51,6 +51,7 @@ def test_help_names_every_verb(cli: Callable[..., Any]) -> None:
         ("cache", "ls", "nothing"),
         ("cache",),
         ("space",),
+        ("space", "zoo:sru/tiny", "--dtype", "int8"),
     ],
 )
 def test_wrong_usage_is_2(cli: Callable[..., Any], words: tuple[str, ...]) -> None:
@@ -58,6 +59,37 @@ def test_wrong_usage_is_2(cli: Callable[..., Any], words: tuple[str, ...]) -> No
     assert ran.status == 2, ran
     assert "Traceback" not in ran.err
     assert ran.err or ran.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(
+            ("compile", "nothing"),
+            ("bench", "zoo:sru"),
+            ("explain", "nothing"),
+            ("space", "nothing"),
+        ),
+        *(("precompile", "nothing"), ("buckets", "nothing", "--histogram", "x"), ("doctor",)),
+        *(("record", "nothing"), ("fuzz", "--graphs", "1"), ("cache", "ls"), ("discover",)),
+    ],
+)
+def test_where_json_goes_is_looked_at_before_the_work(
+    cli: Callable[..., Any], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for place, why in (
+        (tmp_path / "missing" / "x.json", "there is no folder"),
+        (tmp_path / "file" / "x.json", "is a file, and no folder"),
+        (tmp_path, "it is a folder"),
+    ):
+        ran = cli(*words, "--json", place)
+        assert (ran.status, ran.out) == (2, "")
+        assert ran.err.startswith(f"error: cannot write {place}\n  why:  ") and why in ran.err
+
+
+def test_json_goes_to_what_is_no_file(cli: Callable[..., Any]) -> None:
+    assert cli("doctor", "--json", "/dev/null").status == 0
 
 
 def test_an_error_has_three_parts(cli: Callable[..., Any]) -> None:
@@ -113,8 +145,8 @@ def test_a_file_that_cannot_be_written(cli: Callable[..., Any], tmp_path: Path) 
     dag = tmp_path / "dag.json"
     dag.write_text('{"nodes": 1, "edges": []}')
     ran = cli("space", "--dag", dag, "--json", tmp_path / "missing" / "out.json")
-    assert ran.status == 1
-    assert "No such file" in ran.err
+    assert ran.status == 2
+    assert "there is no folder" in ran.err
 
 
 def test_runs_as_a_module_without_colours_in_pipes() -> None:

@@ -24,6 +24,14 @@ def test_equal_models_end_with_0(cli: Callable[..., Any], tmp_path: Path) -> Non
     assert not (tmp_path / "out").exists()
 
 
+def test_where_its_files_go_is_looked_at_first(cli: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ran = cli("fuzz", "--graphs", "1", "--target", "cpu", "--out", tmp_path / "file")
+    assert ran.status == 2 and "is a file, and no folder" in ran.err
+    ran = cli("fuzz", "--graphs", "1", "--target", "cpu", "--log", tmp_path / "missing" / "log")
+    assert ran.status == 2 and "there is no folder" in ran.err
+
+
 @pytest.fixture
 def unequal(monkeypatch: pytest.MonkeyPatch) -> None:
     def differs(drawing: DrawnModel, setting: TrialSetting) -> TrialOutcome:

@@ -115,6 +115,9 @@ def test_what_is_no_profile_says_so(text: str, tmp_path: Path) -> None:
     for name in ("gpu.json", "absent.json", "nothing\0.json"):
         with pytest.raises(TargetError, match="cannot read the profile"):
             load_profile(tmp_path / name)
+    if not text:
+        with pytest.raises(TargetError, match="why:  Invalid JSON"):
+            load_profile(tmp_path / "gpu.json")
 
 
 def test_known_tasks_are_recorded_others_estimated(make: Any, profile: Profile) -> None:

@@ -60,6 +60,7 @@ def test_dtypes_cast_floats_only() -> None:
         ("resnet50", "did you mean zoo:resnet50"),
         ("nothing", "zoo:NAME"),
         ("zoo:", "zoo:NAME"),
+        (":make", "zoo:NAME"),
         ("missing.pt2", "no file"),
         ("zo:resnet50", "did you mean zoo:resnet50"),
     ],
@@ -67,6 +68,27 @@ def test_dtypes_cast_floats_only() -> None:
 def test_names_that_mean_nothing(name: str, says: str) -> None:
     with pytest.raises(OptionError) as error:
         load_model(name)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("plan.anabranch", "anabranch explain"),
+        ("model.pt", "a file of weights"),
+        ("model.safetensors", "a file of weights"),
+        ("model.py", "model.py:make"),
+        ("model.txt", "a file of another kind"),
+        ("", "it is a folder"),
+    ],
+)
+def test_files_that_are_no_model_are_told_for_what_they_are(
+    file: str, says: str, tmp_path: Path
+) -> None:
+    if file:
+        (tmp_path / file).touch()
+    with pytest.raises(OptionError, match="does not name a model") as error:
+        load_model(str(tmp_path / file))
     assert says in str(error.value)
 
 

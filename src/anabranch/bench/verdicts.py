@@ -136,8 +136,12 @@ def _read(path: str) -> dict[str, Any]:
         record = json.loads(Path(path).read_text())
         cells(record["rows"]), device_of(record)
     except (OSError, ValueError, KeyError, TypeError) as broken:
-        why = f"{type(broken).__name__}: {broken}"
-        raise OptionError(f"cannot read the record {path}", why, advice) from None
+        why = (
+            broken.strerror if isinstance(broken, OSError) else f"{type(broken).__name__}: {broken}"
+        )
+        if isinstance(broken, KeyError):
+            why = f"it has no {broken}, and is a record of something else"
+        raise OptionError(f"cannot read the record {path}", str(why), advice) from None
     return dict(record)
 
 

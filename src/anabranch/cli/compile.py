@@ -7,7 +7,6 @@ shown apart, for they say that the result is right and nothing about the GPU's s
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -28,7 +27,7 @@ from anabranch.cli.chosen_target import place, planned_elsewhere
 from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.cli.stopping import stoppable
 from anabranch.compiled.calls import Compiled
-from anabranch.errors import NumericsError, OptionError
+from anabranch.errors import NumericsError
 from anabranch.ir.text import text_kernel
 from anabranch.ir.tolerances import relative_error
 from anabranch.models.load import batch_of, load_model
@@ -79,7 +78,7 @@ def run(
 ) -> None:
     """Compile MODEL, and show what the result takes."""
     flags.check_dtype(dtype)
-    check_folders(output, report, screen.file_of(json))
+    flags.check_folders(output, report)
     options = flags.compile_options(
         settings,
         system=system,
@@ -270,21 +269,6 @@ def _disagreement(facts: dict[str, Any]) -> NumericsError:
         "are allowed",
         "set ANABRANCH_CHECK=2 to find the pass that did it, and report the model",
     )
-
-
-def check_folders(*files: Path | None) -> None:
-    """Before the work, not after it."""
-    for file in files:
-        if file is not None and not file.parent.is_dir():
-            raise OptionError(
-                f"cannot write {file}", f"there is no folder {file.parent}", "make it first"
-            )
-        if file is not None and file.is_dir():
-            raise OptionError(f"cannot write {file}", "it is a folder", "name a file in it")
-        if file is not None and not os.access(file.parent, os.W_OK):
-            raise OptionError(
-                f"cannot write {file}", f"{file.parent} is not yours to write", "name another place"
-            )
 
 
 def _short(text: str, width: int) -> str:

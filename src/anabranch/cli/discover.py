@@ -14,7 +14,6 @@ from typing import Annotated
 import typer
 
 from anabranch.cli import flags, screen
-from anabranch.cli.compile import check_folders
 from anabranch.errors import OptionError
 from anabranch.ir.rule import Rule
 from anabranch.rewrite.discover import Counts, Discovery, discover, text_discovery
@@ -47,7 +46,7 @@ def run(
     json: flags.Json = None,
 ) -> None:
     """Find rules by enumerating small graphs."""
-    check_folders(output, screen.file_of(json))
+    flags.check_folders(output)
     names = settings or list(SETTINGS)
     if unknown := [name for name in names if name not in SETTINGS]:
         raise OptionError(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
+from anabranch.cli.screen import file_of
 from anabranch.deadline import Effort
 from anabranch.errors import OptionError
 from anabranch.models.load import DTYPES, FORMS
@@ -52,7 +55,12 @@ BudgetOption = Annotated[
 ]
 Json = Annotated[
     str | None,
-    typer.Option("--json", help="Write what the screen says; - is stdout.", metavar="FILE"),
+    typer.Option(
+        "--json",
+        help="Write what the screen says; - is stdout.",
+        metavar="FILE",
+        callback=lambda file: _writable(file),
+    ),
 ]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Read torch.export archives, which may run code.")
@@ -86,6 +94,32 @@ WorkersOption = Annotated[
         metavar="WORKERS",
     ),
 ]
+
+
+def _writable(json: str | None) -> str | None:
+    """The file that --json names, looked at before any work is done."""
+    check_folders(file_of(json))
+    return json
+
+
+def check_folders(*files: Path | None) -> None:
+    """OptionError for a file that cannot be written: before the work, not after it."""
+    for file in files:
+        if file is None or (file.exists() and not (file.is_file() or file.is_dir())):
+            continue  # a pipe, or /dev/stdout
+        if file.is_dir():
+            raise OptionError(f"cannot write {file}", "it is a folder", "name a file in it")
+        check_folder(file.parent, f"cannot write {file}")
+
+
+def check_folder(folder: Path, what: str) -> None:
+    """OptionError that says `what`, for a folder that is not there or cannot be written to."""
+    if not folder.exists():
+        raise OptionError(what, f"there is no folder {folder}", "make it first")
+    if not folder.is_dir():
+        raise OptionError(what, f"{folder} is a file, and no folder", "name another place")
+    if not os.access(folder, os.W_OK):
+        raise OptionError(what, f"{folder} is not yours to write", "name another place")
 
 
 @contextmanager

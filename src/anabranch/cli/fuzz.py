@@ -103,6 +103,9 @@ def run(
     workers: flags.WorkersOption = None,
 ) -> int:
     """Draw random models, compile each, and compare it with what it was."""
+    flags.check_folders(log)
+    if out.exists():
+        flags.check_folder(out, f"cannot write failures to {out}")
     if training and (steps or sizes):
         raise OptionError(
             "--training beside --steps or --sizes",

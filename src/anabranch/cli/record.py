@@ -17,7 +17,6 @@ from anabranch.bench import fit_kernels as fitting
 from anabranch.bench import record as recording
 from anabranch.bench.observe import observe
 from anabranch.cli import flags, screen
-from anabranch.cli.compile import check_folders
 from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.costs.kernel_model import save_kernel_model
 from anabranch.costs.observed import KernelSource, load_observations, merged, save_observations
@@ -77,7 +76,7 @@ def run(
     json: flags.Json = None,
 ) -> None:
     """Measure the kernels of MODELS on this GPU, and write them to a profile."""
-    check_folders(output)
+    flags.check_folders(output)
     dtypes = flags.dtypes(dtype)
     searches = flags.words(search, SEARCHES, "--search")
     batches = flags.numbers(batch, int, "--batch")

@@ -19,7 +19,6 @@ from anabranch.bench.result_rows import BenchmarkMatrix
 from anabranch.cli import flags, screen
 from anabranch.cli.bench import arguments, batches, schedulers, system_rows, training
 from anabranch.cli.chosen_target import place
-from anabranch.cli.compile import check_folders
 from anabranch.errors import OptionError
 
 
@@ -75,7 +74,6 @@ def run(
             f"the paper {paper} alone does not say which",
             f"choose from: {choices}",
         )
-    check_folders(screen.file_of(json))
     published = reproduction(paper, table)
     flags.check_dtype(dtype)
     matrix = asked_as(

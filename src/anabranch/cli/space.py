@@ -108,8 +108,9 @@ def run(
     trust: flags.Trust = False,
 ) -> None:
     """Count the schedules of each block of MODEL, or of a dag."""
+    flags.check_dtype(dtype)
     if optimal:
-        exact.run(model, batch, flags.check_dtype(dtype), target, trust, schedulers, json)
+        exact.run(model, batch, dtype, target, trust, schedulers, json)
         return
     _check(model, dag, units, {"--max-group-size": max_group_size, "--max-groups": max_groups})
     _check_budget(budget, solved)

@@ -282,4 +282,5 @@ class Recorded:
 
 def _first(broken: ValidationError) -> str:
     error = broken.errors()[0]
-    return f"{'.'.join(map(str, error['loc']))}: {error['msg']}"
+    place = ".".join(map(str, error["loc"]))
+    return f"{place}: {error['msg']}" if place else str(error["msg"])

@@ -58,6 +58,8 @@ SAMPLES = 8
 may have hardly any variance: ReXNet in fp32 was off by 2e-3 of its results then, now by 3e-6."""
 
 ModelAndArgs = tuple[nn.Module, tuple[Any, ...]]
+PLAN = ".anabranch"
+WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 
 
 def load_model(
@@ -82,7 +84,7 @@ def load_model(
     if is_onnx_name(name):
         return _onnx(name, batch, dtype, torch.device(device), seed)
     kind, colon, rest = name.rpartition(":") if ".py:" in name else name.partition(":")
-    if not colon or not rest:
+    if not kind or not colon or not rest:
         raise _no_form(name)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
@@ -351,9 +353,30 @@ def _unknown(what: str, name: str, names: Collection[str]) -> OptionError:
 
 
 def _no_form(name: str) -> OptionError:
+    if name and Path(name).exists():
+        raise _other_file(Path(name))
     near = [f"zoo:{match}" for match in difflib.get_close_matches(name, ZOO, 3, 0.5)]
     return OptionError(
         f"{name!r} does not name a model",
         f"a model is {FORMS}",
         f"did you mean {' or '.join(near)}?" if near else "for example zoo:resnet50",
     )
+
+
+def _other_file(path: Path) -> OptionError:
+    """For what is there, and is no model."""
+    what, next = "a file of another kind", "name a .pt2, an .onnx, or module:callable"
+    if path.is_dir():
+        what, next = "a folder", "name a file in it"
+    elif path.suffix == PLAN:
+        what = "a saved plan, which is compiled already"
+        next = f"look at it with `anabranch explain {path}`, or run it by anabranch.load"
+    elif path.suffix in WEIGHTS:
+        what = "a file of weights, without the code of a model"
+        next = "write a function that makes the model and loads them, and name it module:callable"
+    elif path.suffix == ".py":
+        what, next = (
+            "a file of Python",
+            f"name the function in it that makes the model: {path}:make",
+        )
+    return OptionError(f"{path} does not name a model", f"it is {what}", next)

@@ -18,7 +18,6 @@ from anabranch.cli import flags, screen
 from anabranch.cli.bench import arguments
 from anabranch.cli.bench.saved import saver
 from anabranch.cli.chosen_target import place
-from anabranch.cli.compile import check_folders
 from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.trace import Trace
 
@@ -38,7 +37,6 @@ def run(
     workers: flags.WorkersOption = None,
 ) -> None:
     """Run schedules of MODELS made for one batch at the others, on the library's kernels."""
-    check_folders(screen.file_of(json))
     matrix = BatchMatrix(
         models=tuple(models),
         batches=flags.numbers(batch, int, "--batch"),

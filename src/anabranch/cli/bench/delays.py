@@ -18,7 +18,6 @@ from anabranch.bench.harness import device_of
 from anabranch.cli import flags, screen
 from anabranch.cli.bench import arguments
 from anabranch.cli.bench.saved import saver
-from anabranch.cli.compile import check_folders
 from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.schedule import BEST
 from anabranch.trace import Trace
@@ -51,7 +50,6 @@ def run(
     trust: flags.Trust = False,
 ) -> None:
     """Run plans of MODELS under random delays and compare bits: exit status 1 where one differs."""
-    check_folders(screen.file_of(json))
     matrix = arguments.schedule_matrix(
         models, schedulers, batch, dtype, target, kernels, budget, trust
     )

@@ -25,7 +25,6 @@ from anabranch.bench.verdicts import name_of
 from anabranch.cli import flags, screen
 from anabranch.cli.bench import arguments
 from anabranch.cli.bench.saved import saver
-from anabranch.cli.compile import check_folders
 from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.cli.stopping import stoppable
 from anabranch.report import units
@@ -73,7 +72,6 @@ def run(
     workers: flags.WorkersOption = None,
 ) -> None:
     """Time what every scheduler makes of the same kernels of MODELS."""
-    check_folders(screen.file_of(json))
     matrix = arguments.schedule_matrix(
         models, schedulers, batch, dtype, target, kernels, budget, trust
     )

@@ -11,7 +11,6 @@ from anabranch.bench.verdicts import merged
 from anabranch.cli import flags, screen
 from anabranch.cli.bench import arguments
 from anabranch.cli.bench.schedulers import show_summary
-from anabranch.cli.compile import check_folders
 from anabranch.errors import OptionError
 
 
@@ -23,7 +22,7 @@ def run(
     markdown: arguments.Markdown = None,
 ) -> None:
     """What records of several models say together: of systems as tables, of schedulers as means."""
-    check_folders(markdown, screen.file_of(json))
+    flags.check_folders(markdown)
     records = system_tables.read(files)
     if not any(map(system_tables.is_record, records)):
         if markdown is not None:

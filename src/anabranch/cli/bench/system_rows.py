@@ -8,7 +8,6 @@ from typing import Any
 from anabranch.bench import result_rows, speed, table
 from anabranch.cli import flags, screen
 from anabranch.cli.bench.saved import saver
-from anabranch.cli.compile import check_folders
 from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.report import units
 from anabranch.trace import Trace
@@ -38,7 +37,7 @@ def run(
     workers: str | None = None,
 ) -> None:
     """Time all systems of the matrix; KeyboardInterrupt at the end of what was cut short."""
-    check_folders(markdown, screen.file_of(json))
+    flags.check_folders(markdown)
     opened = flags.opened_workers(workers, matrix.target, matrix.options)
     with opened as pool, ProgressDisplay("benchmark", "bench") as watch:
         record = speed.run(matrix, Trace(watch), save=saver(json), workers=pool)

@@ -26,7 +26,6 @@ from anabranch.bench.training_rivals import RIVALS
 from anabranch.cli import flags, screen
 from anabranch.cli.bench import arguments, system_rows
 from anabranch.cli.bench.saved import saver
-from anabranch.cli.compile import check_folders
 from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.schedule import SCHEDULERS
 from anabranch.trace import Trace
@@ -57,8 +56,7 @@ def run(
     workers: flags.WorkersOption = None,
 ) -> None:
     """Time whole training steps of MODELS, dropout off, beside eager and torch.compile."""
-    file = screen.file_of(json)
-    check_folders(markdown, file)
+    flags.check_folders(markdown)
     matrix = BenchmarkMatrix(
         models=tuple(models),
         dtypes=flags.dtypes(dtype),
