@@ -42,7 +42,7 @@ from anabranch.frontend.state import unwrapped
 from anabranch.frontend.surroundings import neutral
 from anabranch.frontend.symbolic_shapes import program_shapes
 from anabranch.frontend.training import MOST_SEED, NO_DRAWS, Training, with_places
-from anabranch.frontend.training_checks import check_training
+from anabranch.frontend.training_checks import check_seed, check_training, parts_of
 from anabranch.frontend.varying import varying_of
 from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.plan import Plan
@@ -221,7 +221,8 @@ def compile_step(
     """
     chosen = Options.read(options)
     _check_watchers(trace, stop)
-    inputs = (batch,) if isinstance(batch, Tensor) else tuple(batch)
+    inputs = parts_of(batch)
+    check_seed(seed)
     model = unwrapped(model) if isinstance(model, nn.Module) else model
     training = Training(model, loss_fn, optimizer, NO_DRAWS, clip_norm, accumulate, scaler)
     device = check_training(training, inputs)

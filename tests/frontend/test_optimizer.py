@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn, optim
 
+import anabranch
 from anabranch.errors import CaptureError
 from anabranch.frontend.optimizer import initialise
 
@@ -61,19 +62,52 @@ def test_a_state_that_is_there_stays() -> None:
         assert all(torch.equal(values[key], after["state"][place][key]) for key in values)
 
 
-class Own(optim.Optimizer):
-    """Of a class that does not say what it begins with."""
-
-    def __init__(self, params: Any) -> None:
-        super().__init__(params, {"lr": 0.1})
-
-
-@pytest.mark.parametrize(
-    "make", [Own, partial(optim.SGD, lr=0.1, momentum=0.9, dampening=0.5)], ids=["own", "dampening"]
-)
-def test_where_nobody_knows_the_first_state_a_step_is_asked_for(
-    make: Callable[..., optim.Optimizer],
-) -> None:
+def test_a_first_step_that_is_unlike_all_others_is_asked_for() -> None:
     with pytest.raises(CaptureError) as refused:
-        initialise(make(nn.Linear(3, 2).parameters()))
+        initialise(
+            optim.SGD(nn.Linear(3, 2).parameters(), lr=0.1, momentum=0.9, dampening=0.5),
+        )
     assert refused.value.next == "run one step of it before compile_step"
+
+
+class Own(optim.Optimizer):
+    """Of a user's class, without a state, or with one that its first step makes."""
+
+    def __init__(self, params: Any, counts: bool) -> None:
+        super().__init__(params, {"lr": 0.1})
+        self.counts = counts
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if self.counts:
+                    count = self.state[parameter].setdefault("count", torch.zeros(()))
+                    count.add_(1)
+                parameter.add_(parameter.grad * -group["lr"])
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_class_of_the_users_needs_a_first_step_where_it_makes_a_state(counts: bool) -> None:
+    def loss_fn(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = model(x).square().mean()
+        return loss
+
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    optimizer, other = Own(model.parameters(), counts), copy.deepcopy(model)
+    quick: dict[str, Any] = {"target": "cpu", "cache_dir": None, "kernels": "library"}
+    if counts:
+        with pytest.raises(CaptureError, match="Own has no state yet") as refused:
+            anabranch.compile_step(model, loss_fn, optimizer, (x,), **quick)
+        assert refused.value.next == "run one step of it before compile_step"
+        loss_fn(model, x).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    step = anabranch.compile_step(model, loss_fn, optimizer, (x,), **quick)
+    for _ in range(2):
+        step(x)
+    theirs = Own(other.parameters(), counts)
+    for _ in range(3 if counts else 2):
+        theirs.zero_grad()
+        loss_fn(other, x).backward()  # type: ignore[no-untyped-call]
+        theirs.step()
+    torch.testing.assert_close(model.weight, other.weight)

@@ -49,7 +49,7 @@ from anabranch.frontend.optimizer import initialise
 from anabranch.frontend.surroundings import neutral, surroundings
 from anabranch.frontend.training import Held, Training, held_by, with_places
 from anabranch.frontend.training_cache import StepRequest, capture_step
-from anabranch.frontend.training_checks import check_training
+from anabranch.frontend.training_checks import check_training, parts_of
 from anabranch.frontend.training_run import check_runs
 from anabranch.ir.ambient import autocast_now, name_of
 from anabranch.ir.gc_pause import uncollected
@@ -104,7 +104,7 @@ class TrainingStep:
         Raises:
             CaptureError: The step could not be turned into a graph.
         """
-        inputs = (batch,) if isinstance(batch, Tensor) else tuple(batch)
+        inputs = parts_of(batch)
         check_training(self.training, inputs)
         if self._bound is not None:
             self._bound.follow()
@@ -295,6 +295,13 @@ class TrainingStep:
         """Go on from what `state_dict` gave. WeightsError where it is of another step."""
         training = self.training
         places = [training.sums[id(p)] for p in training.trained() if training.sums]
+        if not isinstance(state, Mapping) or not {"random", "calls", "sums"} <= state.keys():
+            raise WeightsError(
+                "this is no state of a training step",
+                "it holds the place in the random numbers, the count of calls, and gradients that "
+                "are not applied yet",
+                "give what TrainingStep.state_dict() returned; model and optimizer load their own",
+            )
         if [s.shape for s in state["sums"]] != [p.shape for p in places]:
             raise WeightsError(
                 "the state is that of another step",

@@ -47,8 +47,12 @@ DROPPED = frozenset(
         "sym_constrain_range_for_size",
         "_print",
     )
-)
-"""Checks of what a static graph has already fixed. They have no result."""
+) | {
+    f"profiler.{name}"
+    for name in ("_record_function_enter", "_record_function_enter_new", "_record_function_exit")
+}
+"""Checks of what a static graph has already fixed, and marks for a profiler. They have no result
+that others read."""
 
 COPIES = frozenset({"aten.clone", "aten._to_copy", "aten.lift_fresh_copy", "aten.contiguous"})
 """Operators that, where the type stays the same, return an equal tensor in memory of its own."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,8 @@ that stay on the device."""
 
 def initialise(optimizer: Optimizer) -> None:
     """Give the optimizer the state that its first step would begin with, where it has none yet, and
-    keep its counts of steps beside the parameters. CaptureError where nobody knows that state."""
+    keep its counts of steps beside the parameters. CaptureError where its first step is unlike all
+    others; one of the user's own that makes its state in `step` is left as it is."""
     for group in optimizer.param_groups:
         trained = [p for p in group["params"] if p.requires_grad]
         if not all(p in optimizer.state for p in trained):
@@ -42,13 +42,8 @@ def _begin(optimizer: Optimizer, group: dict[str, Any], trained: Sequence[Tensor
     """The state of these parameters, as the optimizer's own code makes it."""
     name = type(optimizer).__name__
     init: Any = getattr(optimizer, "_init_group", None)
-    if init is None:
-        raise CaptureError(
-            f"{name} has no state yet",
-            "a plan has a fixed place for each tensor of it, and this class does not say what its "
-            "first step begins with",
-            "run one step of it before compile_step",
-        )
+    if init is None:  # `step_on` sees whether its first step begins with any
+        return
     if group.get("momentum") and group.get("dampening"):
         raise CaptureError(
             f"the first step of {name} with dampening is unlike all others",
@@ -79,7 +74,9 @@ def step_on(
 ) -> None:
     """The optimizer's own step, on these in the place of the tensors that are held. `rates`: of
     each group, and more; for the settings that vary there are stand-ins (`frontend.varying`)."""
-    twin, groups = copy.copy(optimizer), with_stand_ins(optimizer.param_groups, varying)
+    groups = with_stand_ins(optimizer.param_groups, varying)
+    twin = object.__new__(type(optimizer))  # copy.copy leaves out what a class of the user's has
+    twin.__dict__.update(optimizer.__dict__)
     twin.param_groups = [
         {
             **group,
@@ -95,9 +92,16 @@ def step_on(
             key: tensors[held.place[id(value)]] if isinstance(value, Tensor) else value
             for key, value in values.items()
         }
-    before = _python_numbers(twin)
+    before, places = _python_numbers(twin), _state_places(twin)
     with _compiling():
         plain_step(twin)
+    if _state_places(twin) != places:
+        raise CaptureError(
+            f"{type(optimizer).__name__} has no state yet",
+            "a plan has a fixed place for each tensor of it, and this class does not say what its "
+            "first step begins with",
+            "run one step of it before compile_step",
+        )
     for key, value in _python_numbers(twin).items():
         if before.get(key, value) != value:
             raise CaptureError(
@@ -105,6 +109,11 @@ def step_on(
                 "a plan has such a number as it was when it was captured, in each of its steps",
                 "have the optimizer keep it as a tensor in its state, as torch's own do",
             )
+
+
+def _state_places(optimizer: Optimizer) -> set[tuple[int, Any]]:
+    """Where an optimizer keeps something, by parameter and name."""
+    return {(id(p), name) for p, values in optimizer.state.items() for name in values}
 
 
 def _python_numbers(optimizer: Optimizer) -> dict[tuple[Any, ...], Any]:

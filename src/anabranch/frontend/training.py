@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from anabranch.errors import CaptureError
+from anabranch.errors import CaptureError, InputError
 from anabranch.frontend.checkpoints import checkpoints_computed_once
 from anabranch.frontend.closed_over import modules_beside
 from anabranch.frontend.draws import Draws, without_fused_dropout
@@ -78,6 +79,8 @@ class Training:
         """The learning rate of each group of parameters, as it is now, and after these the settings
         that vary."""
         rates = [group[LR] for group in self.optimizer.param_groups]
+        for rate in rates:
+            _check_rate(rate)
         return [*rates, *numbers_of(self.optimizer, self.varying)]
 
     def rate_tensors(self, rates: Sequence[float | Tensor]) -> list[Tensor]:
@@ -103,6 +106,18 @@ class Training:
         if scaler._scale is None:
             scaler._lazy_init_scale_growth_tracker(self.random.device)
         return scaler._scale, scaler._growth_tracker
+
+
+def _check_rate(rate: Any) -> None:
+    """InputError for a learning rate that is no number."""
+    one = isinstance(rate, Tensor) and rate.numel() == 1 and not rate.is_complex()
+    if not one and not isinstance(rate, Real):
+        shape = f" of shape {list(rate.shape)}" if isinstance(rate, Tensor) else f": {rate!r:.80}"
+        raise InputError(
+            f"a learning rate is a {type(rate).__name__}{shape}",
+            "each group of parameters has one number, which each call of a step reads",
+            "set optimizer.param_groups[i]['lr'] to a number, or to a tensor of one element",
+        )
 
 
 def with_places(training: Training, keep_grad: bool) -> Training:

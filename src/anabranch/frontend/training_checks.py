@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.optim import Optimizer
 
 from anabranch.errors import CaptureError, OptionError
 from anabranch.frontend.checks import check_devices, check_inputs
-from anabranch.frontend.training import Training
+from anabranch.frontend.training import LR, Training
 
 CLOSURES = ("LBFGS",)
 """Optimizers that call the loss as often as they like."""
@@ -37,6 +39,27 @@ WRAPPERS = {
 """By the class of a wrapper why its step is no graph, and what to do instead."""
 SHARDED = "DTensor"
 SHARDED_AS = "FullyShardedDataParallel"
+
+
+def parts_of(batch: Any) -> tuple[Any, ...]:
+    """The parts of an example batch; OptionError for what is none. A lone tensor is one part."""
+    if isinstance(batch, Tensor):
+        return (batch,)
+    if isinstance(batch, str | bytes | Mapping) or not isinstance(batch, Iterable):
+        raise OptionError(
+            f"the batch is a {type(batch).__name__}",
+            "loss_fn is called as loss_fn(model, *batch)",
+            "give a tuple of its parts, of one part too: (x, t), or ({'ids': ids},)",
+        )
+    return tuple(batch)
+
+
+def check_seed(seed: Any) -> None:
+    """OptionError for what is no whole number."""
+    if seed is not None and not isinstance(seed, Integral):
+        raise OptionError(
+            f"the seed is {seed!r}", "random numbers are made of a whole number", "give seed=0"
+        )
 
 
 def check_training(training: Training, batch: tuple[Any, ...] | None) -> torch.device:
@@ -93,11 +116,26 @@ def _check_kinds(training: Training) -> None:
             "its tensors cannot be exchanged for those that a step is recorded with",
             "give the torch.nn.Module that it was made of",
         )
-    if training.accumulate < 1:
+    calls: Any = training.accumulate
+    if not isinstance(calls, Integral) or int(calls) < 1:
         raise OptionError(
-            f"accumulate is {training.accumulate}",
+            f"accumulate is {calls!r}",
             "it is the number of calls to an update",
             "give 1, or more",
+        )
+    limit: Any = training.clip_norm
+    if limit is not None and not (isinstance(limit, Real) and float(limit) >= 0):
+        raise OptionError(
+            f"clip_norm is {limit!r}",
+            "it is the largest norm that all gradients together may have",
+            "give a positive number, 1.0 is usual, or leave it out",
+        )
+    scaler: Any = training.scaler
+    if not isinstance(scaler, GradScaler | None):
+        raise OptionError(
+            f"the scaler is a {type(scaler).__name__}",
+            "it scales the loss, and its scale is a state of the step",
+            "give a torch.amp.GradScaler, or leave it out",
         )
 
 
@@ -173,6 +211,12 @@ def _check_optimizer(optimizer: Optimizer) -> None:
             f"{name} has a hook on its step",
             "it is Python code that runs around the update, which is a part of the graph here",
             "remove it, and call it before or after the step",
+        )
+    if any(LR not in group for group in optimizer.param_groups):
+        raise CaptureError(
+            f"{name} has no learning rate",
+            "a step reads the learning rate of each group of parameters anew in each call",
+            f"have its groups hold one under {LR!r}: super().__init__(params, {{'lr': 0.1}})",
         )
     if any(group.get("differentiable") for group in optimizer.param_groups):
         raise CaptureError(

@@ -10,6 +10,7 @@ Who looks on may record it as a graph (`training_capture`), or list what it call
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -134,6 +135,12 @@ def run_on(
                 watched(reads, [], set(), files),
             ):
                 returned = training.loss_fn(training.model, *batch)
+            if any(parameter.grad is not None for parameter in leaf.values()):
+                raise CaptureError(
+                    "loss_fn calls backward()",
+                    "a step takes the gradients of the loss that it returns, and of nothing else",
+                    "leave that out, and return the loss; for a sum of losses return the sum",
+                )
             draws.enters("backward")
             gradients = gradients_of(returned, [leaf[i] for i in trained], on.scale)
         draws.enters("update")
@@ -169,10 +176,12 @@ def check_runs(step: EagerStep, args: tuple[Any, ...], surroundings: Surrounding
         return
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
+        of_range = re.search(r"out of (bounds|range)", first)
         raise CaptureError(
             "the training step itself fails with this batch",
             f"{type(error).__name__}: {first}",
-            "run loss_fn(model, *batch).backward() and optimizer.step() until they do; labels and "
-            "indices outside of their range are the usual cause",
+            "give labels and indices that are in their range"
+            if of_range
+            else "run loss_fn(model, *batch).backward() and optimizer.step() until they do",
             raised_at(error),
         ) from error

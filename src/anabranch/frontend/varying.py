@@ -37,6 +37,12 @@ def varying_of(optimizer: Optimizer, asked: Sequence[str]) -> tuple[str, ...]:
     """Names of settings that vary: those that the user asked for, and that a schedule which has
     been made already cycles. OptionError where this optimizer cannot vary one."""
     may = MAY_VARY.get(type(optimizer), ())
+    if isinstance(asked, str) or not isinstance(asked, Sequence):
+        raise OptionError(
+            f"changing is a {type(asked).__name__}: {asked!r:.80}",
+            "it is a list of settings of the optimizer",
+            'for example changing=["momentum"]',
+        )
     for name in asked:
         if name not in may:
             raise OptionError(
