@@ -574,10 +574,12 @@ def test_what_watches_a_compilation_is_looked_at_first(name: str) -> None:
 
 def test_what_names_no_file_and_no_task_is_refused_in_words() -> None:
     fast = anabranch.compile(torch.relu, (torch.ones(2),), target="cpu", search="none")
-    calls: list[Any] = [fast.save, fast.report, anabranch.load]
+    calls: list[Any] = [fast.save, fast.report, anabranch.load, anabranch.from_onnx]
     for call in calls:
         with pytest.raises(OptionError, match=r"^the path of a file is a int: 5\n"):
             call(5)
+        with pytest.raises(OptionError, match=r"^the path of a file is empty\n"):
+            call("")
     with pytest.raises(OptionError, match=r"^there is no task '3'\n"):
         fast.explain(task=3)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match=r"^stop is a int\n"):

@@ -152,3 +152,14 @@ def options_of(ways: dict[str, Any]) -> Options:
     """What the backend's compilers were told, which hold it."""
     held = [cell.cell_contents for cell in ways["inference_compiler"].__closure__]
     return next(options for options in held if isinstance(options, Options))
+
+
+@pytest.mark.parametrize(("text", "number"), [("4 GiB", 4 << 30), ("1.5kb", 1500), ("77", 77)])
+def test_a_limit_of_memory_has_a_unit(text: str, number: int) -> None:
+    assert Options.read({"memory_limit": text}, environment=False).memory_limit == number
+
+
+@pytest.mark.parametrize("text", ["12 parsecs", "1.2.3 GB", "GB", "-1"])
+def test_what_is_no_limit_of_memory_says_what_is(text: str) -> None:
+    with pytest.raises(OptionError, match='such as "4 GiB"'):
+        Options.read({"memory_limit": text}, environment=False)

@@ -66,7 +66,7 @@ SEARCHES: tuple[str, ...] = get_args(SearchName)
 BUCKETS = 8
 """How many sizes are compiled, where sizes vary and nobody says how many."""
 SEEDS = 2**63
-SIZE = re.compile(r"([0-9.]+) *([kmg]i?b|b|)", re.IGNORECASE)
+SIZE = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+) *([kmg]i?b|b|)", re.IGNORECASE)
 WORKERS = re.compile(r"auto|[1-9][0-9]{0,3}|ray|ray://[^\s/]+")
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -370,8 +370,13 @@ class Options(BaseModel):
     @classmethod
     def _bytes(cls, value: Any) -> Any:
         """A number, or a number with a unit."""
-        match = SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-        return int(float(match[1]) * UNITS[match[2].lower()]) if match else value
+        if not isinstance(value, str):
+            return value
+        match = SIZE.fullmatch(value.strip())
+        if match is None:
+            why = 'give a number of bytes, or one with a unit, such as "4 GiB"'
+            raise PydanticCustomError("bytes", "{why}", {"why": why})
+        return int(float(match[1]) * UNITS[match[2].lower()])
 
     @field_validator("search_size_u")
     @classmethod

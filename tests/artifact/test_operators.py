@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from anabranch.artifact.operators import OPAQUE, check_arguments, check_operator, named
-from anabranch.errors import ArtifactError
+from anabranch.errors import ArtifactError, OptionError
 from anabranch.ir import custom_ops
 from anabranch.ir.graph import Node, Ref
 from anabranch.ir.types import TensorType
@@ -55,6 +55,11 @@ def test_a_user_names_operators_with_or_without_their_overload() -> None:
     assert named(["mylib::attend", "lib.f.x"]) == {"mylib.attend", "lib.f.x"}
     with pytest.raises(ArtifactError):
         named(["attend"])
+    with pytest.raises(ArtifactError, match="3 names no operator"):
+        named([3])  # type: ignore[list-item]
+    for wrong in ("mylib::attend", 3):
+        with pytest.raises(OptionError, match="operators is a "):
+            named(wrong)  # type: ignore[arg-type]
     with pytest.raises(ArtifactError, match="not an operator here"):
         check_operator("mylib.attend.default", named(["mylib::attend"]))
 

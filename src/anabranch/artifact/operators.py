@@ -21,7 +21,7 @@ from collections.abc import Collection
 
 import torch
 
-from anabranch.errors import ArtifactError
+from anabranch.errors import ArtifactError, OptionError
 from anabranch.ir import custom_ops, functional_forms, ops
 from anabranch.ir.graph import Arg, Node, Ref
 from anabranch.ir.refused import Refused
@@ -73,12 +73,21 @@ KINDS: dict[str, tuple[type, ...]] = {
 """What an argument of a schema's type may be; types that are not here are handles of something."""
 
 
+SPELLED_BY_USERS = re.compile(r"(\w+)(?:::|\.)(\w+)(?:\.(\w+))?")
+
+
 def named(operators: Collection[str]) -> frozenset[str]:
     """The operators that a user names, `ns::name` or `ns::name.overload`, as plans spell them;
-    ArtifactError for one that is spelled otherwise."""
+    ArtifactError for one that is spelled otherwise, OptionError for what is no list of names."""
     names = set[str]()
+    if isinstance(operators, str) or not isinstance(operators, Collection):
+        raise OptionError(
+            f"operators is a {type(operators).__name__}: {operators!r:.80}",
+            "it is a list of the names of operators that the file may call",
+            'for example operators=["mylib::attend"]',
+        )
     for operator in operators:
-        spelled = re.fullmatch(r"(\w+)(?:::|\.)(\w+)(?:\.(\w+))?", operator)
+        spelled = SPELLED_BY_USERS.fullmatch(operator) if isinstance(operator, str) else None
         if spelled is None:
             raise ArtifactError(
                 f"{operator!r} names no operator",

@@ -37,6 +37,10 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 def path_of(path: Any) -> Path:
     """The path of a file as a user gives it; OptionError for what is none."""
+    if path == "":
+        raise OptionError(
+            "the path of a file is empty", "a file is opened by its name", "give its path"
+        )
     if isinstance(path, (str, os.PathLike)):
         return Path(path)
     raise OptionError(

@@ -162,7 +162,13 @@ def tensors_by_name(weights: Any, recipe: Recipe) -> dict[str, Tensor]:
         )
     extra = [name for name in weights if isinstance(name, str) and name.endswith(EXTRA)]
     for name, value in weights.items():
-        if not (isinstance(name, str) and isinstance(value, Tensor)) and name not in extra:
+        if not isinstance(name, str):
+            raise WeightsError(
+                "these weights do not fit the plan",
+                f"one of their names is a {type(name).__name__}: {name!r:.80}",
+                "give it model.state_dict(), or the part of a checkpoint that is one",
+            )
+        if not isinstance(value, Tensor) and name not in extra:
             raise WeightsError(
                 "these weights do not fit the plan",
                 f"{name!r} is a {type(value).__name__}, and not a tensor",

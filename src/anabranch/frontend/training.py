@@ -110,8 +110,8 @@ class Training:
 
 def _check_rate(rate: Any) -> None:
     """InputError for a learning rate that is no number."""
-    one = isinstance(rate, Tensor) and rate.numel() == 1 and not rate.is_complex()
-    if not one and not isinstance(rate, Real):
+    single = isinstance(rate, Tensor) and rate.numel() == 1 and not rate.is_complex()
+    if not single and not isinstance(rate, Real):
         shape = f" of shape {list(rate.shape)}" if isinstance(rate, Tensor) else f": {rate!r:.80}"
         raise InputError(
             f"a learning rate is a {type(rate).__name__}{shape}",

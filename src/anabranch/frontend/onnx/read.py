@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anabranch.cache.whole_file import path_of
 from anabranch.errors import OnnxError
 from anabranch.frontend.onnx.check_graph import checked
 from anabranch.frontend.onnx.door import onnx_packages
@@ -43,7 +44,7 @@ def read_onnx(path: str | os.PathLike[str], floats: torch.dtype = torch.float32)
     OnnxError for a file that cannot be read, or is not what it says.
     """
     onnx, ir = onnx_packages()
-    place = Path(path)
+    place = path_of(path)
     proto = _parsed(onnx, place)
     if not proto.graph.ByteSize():
         raise OnnxError(
