@@ -72,7 +72,7 @@ def clusters(groups: Sequence[NodeGroup], facts: FusionFacts, trace: Trace) -> l
             search.join_writers,
         ):
             for at in reversed(range(len(groups))):
-                if search.units[at]:
+                if search.units[at] and not search.apart[at]:
                     join(at)
     return search.result(trace)
 
@@ -89,6 +89,7 @@ class _ClusterSearch:
         self.reach = Reach.of(self.paths.edges(groups))
         self.shapes = {name: type.shape for name, type in facts.types.items()}
         self.refused: set[tuple[int, int, int, int]] = set()
+        self.apart = [any(map(self._stays_apart, group)) for group in groups]
 
     def join_only_reader(self, at: int) -> None:
         """Where all that the group makes is read in one other group."""
@@ -165,7 +166,9 @@ class _ClusterSearch:
     def _merge(self, first: int, second: int) -> None:
         """Both as one unit, if that is legal."""
         a, b = sorted((first, second))
-        if not (self.units[a] and self.units[b]) or not self.reach.may_merge(a, b):
+        if self.apart[a] or self.apart[b] or not (self.units[a] and self.units[b]):
+            return
+        if not self.reach.may_merge(a, b):
             return
         nodes = [*self.units[a], *self.units[b]]
         # Groups only grow: the same numbers are the same two.
@@ -180,8 +183,6 @@ class _ClusterSearch:
         self.home.update((node.name, a) for node in nodes)
 
     def _why_not(self, nodes: list[Node], halves: tuple[list[Node], ...]) -> Refused | None:
-        if any(self._stays_apart(node) for half in halves for node in half):
-            return Refused("not all nodes can be part of a cluster")
         if not may_share(nodes, self.facts.written, self.paths.root):
             return Refused("somebody sees a state there that is written in part")
         if len({self.facts.late.get(node.name, 0) for node in nodes}) > 1:

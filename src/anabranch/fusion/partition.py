@@ -91,6 +91,8 @@ def _with_writers_apart(
 ) -> tuple[NodeGroup, ...]:
     """The group; what writes over a value shares a launch with what computes a part of that value
     alone."""
+    if len(group) == 1 or not any(node.name in written for node in group):
+        return (group,)
 
     def root(name: str) -> str:
         while name in makers:
@@ -98,8 +100,7 @@ def _with_writers_apart(
         return name
 
     makers = {result: view for view in views.values() for result in view.results}
-    alone = len(group) == 1 or may_share(group, written, root)
-    return (group,) if alone else _apart(group, views)
+    return (group,) if may_share(group, written, root) else _apart(group, views)
 
 
 def _apart(group: NodeGroup, views: Container[str]) -> tuple[NodeGroup, ...]:
