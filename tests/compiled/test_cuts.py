@@ -350,6 +350,12 @@ def test_a_copy_has_plans_and_weights_of_its_own() -> None:
     assert copy.copy(fast)(x).shape == model(x).shape
 
 
+def test_a_copy_takes_arguments_by_name() -> None:
+    model, x = net(Numbered), rows()
+    copied = copy.deepcopy(compiled(model, x))
+    torch.testing.assert_close(copied(x=x), model(x=x))
+
+
 def test_a_copy_refuses_ways_that_no_example_went() -> None:
     copied = copy.deepcopy(compiled(net(Branching), rows(1.0)))
     with pytest.raises(InputError, match="another way"):

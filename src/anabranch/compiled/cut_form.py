@@ -34,13 +34,15 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """`leaves`: of the example's call, with PLACE for tensors."""
+    """`leaves`: of the example's call, with PLACE for tensors; `call`: the names that calls may use,
+    None where nobody knows of any."""
 
     read: Reader
     signature: Signature
     inputs: tuple[Input, ...]
     in_tree: pytree.TreeSpec
     leaves: tuple[Any, ...]
+    call: inspect.Signature | None
     paths: list[CutPath] = field(default_factory=list)
 
     def alike(self, other: CallForm) -> bool:
@@ -55,10 +57,10 @@ class CallForm:
         args, kwargs = pytree.tree_unflatten(leaves, self.in_tree)
         return args, kwargs
 
-    def bound(self, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
         """The tensors of a call, whichever of the model's arguments are given by name. InputError
         for a call of another form."""
-        call = _as_example(model, self, args, kwargs)
+        call = _as_example(self, args, kwargs)
         tensors = flatten_call(self.signature, self.inputs, *call, self.in_tree)
         if not holds(self.signature.ambient)():
             raise InputError(
@@ -70,10 +72,14 @@ class CallForm:
 
 
 def form_of(
-    trace: CutTrace, surroundings: Surroundings, device: torch.device, here: torch.device | None
+    model: Any,
+    trace: CutTrace,
+    surroundings: Surroundings,
+    device: torch.device,
+    here: torch.device | None,
 ) -> CallForm:
-    """The form of the call that was traced, without paths. `device`: where the model is; `here`:
-    where inputs must be, None where nothing runs."""
+    """The form of the call of the model that was traced, without paths. `device`: where the model
+    is; `here`: where inputs must be, None where nothing runs."""
     names = iter(trace.inputs)
     leaves = tuple(
         Leaf(Ref(next(names))) if isinstance(leaf, Tensor) else Leaf(None, leaf)
@@ -87,14 +93,14 @@ def form_of(
     signature = Signature("", leaves, "", (), (), surroundings.ambient(device, True))
     read = reader(signature, inputs, trace.in_tree, here)
     marked = tuple(PLACE if isinstance(leaf, Tensor) else leaf for leaf in trace.leaves)
-    return CallForm(read, signature, inputs, trace.in_tree, marked)
+    return CallForm(read, signature, inputs, trace.in_tree, marked, model_signature(model))
 
 
 def _as_example(
-    model: Any, form: CallForm, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    form: CallForm, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The call as the example was written, by position or by name."""
-    signature = model_signature(model) if model is not None else None
+    signature = form.call
     if signature is None:
         return args, dict(kwargs)
     like_args, like_kwargs = pytree.tree_unflatten(list(form.leaves), form.in_tree)

@@ -143,7 +143,7 @@ class CutModel(Compiled):
     def _form(self, trace: CutTrace, surroundings: Surroundings, device: torch.device) -> CallForm:
         """That of the example's call; a new one where there is none."""
         here = None if self.target.spec.simulated else self.target.device
-        form = form_of(trace, surroundings, device, here)
+        form = form_of(self.model, trace, surroundings, device, here)
         for existing in self._forms:
             if existing.alike(form):
                 return existing
@@ -223,7 +223,7 @@ class CutModel(Compiled):
         refused: InputError | None = None
         for form in self._forms:
             try:
-                tensors = form.bound(self.model, args, kwargs)
+                tensors = form.bound(args, kwargs)
             except InputError as unlike:
                 refused = refused or unlike
                 continue
