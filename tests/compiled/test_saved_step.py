@@ -81,6 +81,23 @@ def test_a_checkpoint_goes_on_bit_for_bit_in_another_process(tmp_path: Path) -> 
         anabranch.load(path, target="cpu")
 
 
+def test_what_the_step_only_reads_comes_back_too(tmp_path: Path) -> None:
+    """Frozen weights, as they were when the step was saved, though no call has read them yet."""
+    model, optimizer, _ = made()
+    step = anabranch.compile_step(model, loss_of, optimizer, batch(0), **QUICK)
+    step(*batch(1))
+    with torch.no_grad():
+        model.get_parameter("0.weight").mul_(2)
+    step.save(tmp_path / "step")
+    other, mine, _ = made()
+    with torch.no_grad():
+        other.get_parameter("0.bias").fill_(7)
+    again = anabranch.load_step(tmp_path / "step", other, mine, target="cpu")
+    want, have = model.state_dict(), other.state_dict()
+    assert all(torch.equal(have[name], want[name]) for name in want)
+    assert torch.equal(again(*batch(2)), step(*batch(2)))
+
+
 def test_plans_alone_take_what_model_and_optimizer_have(tmp_path: Path) -> None:
     model, optimizer, _ = made()
     options = {"seed": 3, "trace": Trace(quiet=True), **QUICK}

@@ -34,8 +34,8 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """`leaves`: of the example's call, with PLACE for tensors; `call`: the names that calls may use,
-    None where nobody knows of any."""
+    """`leaves`: of the example's call, with PLACE for tensors; `call`: the names that calls may
+    use, None where nobody knows of any."""
 
     read: Reader
     signature: Signature

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from anabranch.cache.codec import values
+from anabranch.compiled.sources import sources
 from anabranch.errors import ArtifactError, InputError, WeightsError
 from anabranch.frontend.training import Held
 from anabranch.frontend.varying import MAY_VARY
@@ -188,6 +189,19 @@ def state_places(plan: Plan, held: Held, device: torch.device) -> dict[str, Tens
             "make model, optimizer and scaler as they were when the step was saved",
         )
     return places
+
+
+def write_read_only(plans: Sequence[Plan], held: Held) -> None:
+    """Give the tensors that the step only reads (frozen weights, a teacher's) the values that the
+    plans have of them. What a plan has only in part stays as it is."""
+    mine = dict(zip(held.names, held.tensors, strict=True))
+    for plan in plans:
+        for name, value in sources(plan)[0].items():
+            tensor = mine.get(name)
+            if tensor is None or tensor.shape != value.shape:
+                continue
+            if not torch.equal(tensor.detach(), value.to(tensor.device)):
+                tensor.copy_(value)
 
 
 def alike_in(saved: SavedStep, held: Held) -> Held:

@@ -40,6 +40,7 @@ from anabranch.compiled.saved_step import (
     varying_in,
     with_shared,
     without_values,
+    write_read_only,
     written,
 )
 from anabranch.compiled.states import with_values
@@ -195,9 +196,9 @@ class TrainingStep:
 
         Args:
             path: Where to write it.
-            state: With parameters, moments, statistics, the place in the random numbers and
-                gradients that are not applied yet, as they are now: a checkpoint, but for
-                schedules. Else plans alone, which go on from what model and optimizer have.
+            state: With parameters, moments, statistics, frozen weights, the place in the random
+                numbers and gradients that are not applied yet, as they are now: a checkpoint, but
+                for schedules. Else plans alone, which go on from what model and optimizer have.
 
         Raises:
             WriteError: The file cannot be written.
@@ -205,6 +206,8 @@ class TrainingStep:
         """
         assert self._bound is not None and self._held is not None
         self._bound.follow()
+        if self._bound.refitted():
+            self._refit()
         names, places = (
             self._held.names,
             dict(zip(self._held.names, self._held.tensors, strict=True)),
@@ -262,11 +265,13 @@ class TrainingStep:
             compiled.adopt_all(mine, str(path))
         step._held, step._bound = held, BoundTensors.of(training, held, fixed, written_to)
         check_settings(first, settings_of(step._bound.settings))
+        states = [state for plan, _ in plans for state in plan.tasks.states]
         with torch.no_grad():
-            for plan, _ in plans:
-                for state in plan.tasks.states:
-                    if state.value is not None and not target.spec.simulated:
-                        places[state.path].copy_(state.value)
+            for state in states:
+                if state.value is not None and not target.spec.simulated:
+                    places[state.path].copy_(state.value)
+            if any(state.value is not None for state in states) and not target.spec.simulated:
+                write_read_only([e.plan for c in step._plans for e in c.entries], held)
         step._bound.check_counts()
         step._calls = first.calls
         step._refit()
