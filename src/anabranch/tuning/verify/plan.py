@@ -189,7 +189,7 @@ def unlike_model(
             continue
         want = want.to(out.device)
         if name in noise:
-            want = _without_noise(want, out, exact[name], noise[name])
+            want = without_noise(want, out, exact[name], noise[name])
         error = tolerances.relative_error(out, want)
         explained = rounding.get(name, 0.0)
         if name in exact and explained:
@@ -199,8 +199,9 @@ def unlike_model(
     return None
 
 
-def _without_noise(want: Tensor, out: Tensor, truth: Tensor, off: Tensor) -> Tensor:
-    """The model's result, with the plan's elements where both are nothing but rounding."""
+def without_noise(want: Tensor, out: Tensor, truth: Tensor, off: Tensor) -> Tensor:
+    """The model's result, with the plan's elements where the truth is zero and both are nothing but
+    rounding. `off`: how far that may take each element."""
     noise = (truth.to(out.device) == 0) & ((want - out).abs() <= off.to(out.device))
     return torch.where(noise, out, want)
 
