@@ -82,6 +82,18 @@ def test_the_other_mode_is_refused_where_modules_ask_for_it() -> None:
     step(*BATCH)
 
 
+def test_another_module_in_the_place_of_one_is_refused() -> None:
+    loop = Loop()
+    step, layers = loop.compiled(), loop.model
+    assert isinstance(layers, nn.Sequential)
+    before = layers[2]
+    layers[2] = nn.GELU()
+    with pytest.raises(InputError, match="the module 2 is another one than when the step was"):
+        step(*BATCH)
+    layers[2] = before
+    step(*BATCH)
+
+
 def extended(loop: Loop) -> None:
     loop.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
 

@@ -172,3 +172,8 @@ def test_what_is_compiled_after_a_reset_is_not_closed(made: list[int]) -> None:
         warnings.simplefilter("error")
         torch.testing.assert_close(fast(x), other(x))
     assert made == [1, 1]
+
+
+def test_what_cannot_be_called_is_not_warmed() -> None:
+    with pytest.raises(OptionError, match="the model is a str"):
+        anabranch.warm("model", [(torch.randn(2, 2),)])

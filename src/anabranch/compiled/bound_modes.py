@@ -1,17 +1,21 @@
-"""The modes of modules, training or evaluation, are those that a training step was compiled in.
+"""The modules of a training step are those that it was compiled of, and in the modes, training or
+evaluation, that they were in.
 
     modes = BoundModes.of(model, loss_fn)
     model.eval()
     modes.check()        InputError: the module 1 is in evaluation mode, and was in training mode
 
-Only modules count whose code reads `training`, as dropout and batch norm do: of others both modes
-are one.
+    model[1] = nn.GELU()
+    modes.check()        InputError: the module 1 is another one than when the step was compiled
+
+Only modes of modules count whose code reads `training`, as dropout and batch norm do: of others
+both modes are one.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +29,11 @@ MODE = "training"
 
 @dataclass(frozen=True, slots=True)
 class BoundModes:
-    """Modules with their names, and whether each was in training mode."""
+    """Modules with their names, and whether each was in training mode; and where modules have their
+    parts, by name."""
 
     parts: tuple[tuple[str, nn.Module, bool], ...]
+    places: tuple[tuple[str, Mapping[str, nn.Module | None], str, nn.Module], ...]
 
     @staticmethod
     def of(*called: Any) -> BoundModes:
@@ -41,10 +47,24 @@ class BoundModes:
             for path, part in module.named_modules()
             if asked or any(map(_reads_mode, _methods(part)))
         )
-        return BoundModes(tuple(parts))
+        places = (
+            (f"the module {path}.{key}" if path else f"the module {key}", part._modules, key, inner)
+            for module in modules.values()
+            for path, part in module.named_modules()
+            for key, inner in part._modules.items()
+            if inner is not None
+        )
+        return BoundModes(tuple(parts), tuple(places))
 
     def check(self) -> None:
-        """InputError where a module is in the other mode now."""
+        """InputError where a module is in the other mode now, or is another one."""
+        for name, modules, key, inner in self.places:
+            if modules.get(key) is not inner:
+                raise InputError(
+                    f"{name} is another one than when the step was compiled",
+                    "a plan computes what the modules did that it was compiled of",
+                    "put it back, or compile the step again, with an optimizer of its parameters",
+                )
         for name, part, trains in self.parts:
             if part.training is not trains:
                 now, then = (

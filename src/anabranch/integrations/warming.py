@@ -91,6 +91,12 @@ def warm(model: Any, sizes: Sequence[Any]) -> Any:
     if isinstance(model, Compiled):
         model.warm(sizes)
         return model
+    if not callable(model):
+        raise OptionError(
+            f"the model is a {type(model).__name__}",
+            "it is called with inputs of each size",
+            "give what torch.compile(model, backend='anabranch') or anabranch.compile returned",
+        )
     with _collected() as graphs, torch.no_grad():
         for inputs in sizes:
             args, kwargs = _call(inputs)
