@@ -10,6 +10,8 @@ import torch
 
 from anabranch.frontend import source
 from anabranch.frontend.source import is_users, raised_at, running_at, running_stack
+from anabranch.ir import ops
+from anabranch.models.zoo import mlp
 
 HERE = Path(__file__).name
 
@@ -22,6 +24,8 @@ HERE = Path(__file__).name
         (torch.nn.functional.__file__, False),
         (json.__file__, False),
         (source.__file__, False),
+        (ops.__file__, False),
+        (mlp.__file__, True),
         ("<string>", False),
     ],
 )

@@ -1,8 +1,8 @@
 """Where in the user's model something happened, as "model.py:42 in forward (layer1.0.conv1)".
 
-The line is the deepest frame that is neither torch's nor Python's nor this room's: for
-`self.conv1(x)` that is the call, not torch's `nn/modules/conv.py`. Of an operator, torch.export
-keeps only frames of functions named `forward`; of an exception all are known.
+The line is the deepest frame that is neither torch's nor Python's nor this package's, but for its
+networks: for `self.conv1(x)` that is the call, not torch's `nn/modules/conv.py`. Of an operator,
+torch.export keeps only frames of functions named `forward`; of an exception all are known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from torch import fx
 
 FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _TORCH = str(Path(torch.__file__).parent)
-_ROOM = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parent.parent)
+_NETWORKS = str(Path(__file__).parent.parent / "models" / "zoo")
 _TYPING = typing_extensions.__file__
 """Puts functions of its own in the place of Python's, which torch calls."""
 _PYTHON = sysconfig.get_path("stdlib")
@@ -82,7 +83,8 @@ def is_users(file: str) -> bool:
     """Whether the file is the user's own, and none of Python's, torch's or this package's."""
     if file.startswith("<"):
         return False
-    return not is_python(file) and not file.startswith((_TORCH, _ROOM, _TYPING))
+    own = file.startswith(_PACKAGE) and not file.startswith(_NETWORKS)
+    return not own and not is_python(file) and not file.startswith((_TORCH, _TYPING))
 
 
 @functools.lru_cache(maxsize=4096)
