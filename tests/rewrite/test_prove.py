@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from tests.rewrite.graphs import read
 
 from anabranch.ir.graph import Graph
-from anabranch.rewrite.prove import different, integral, opened
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.prove import MOST_DRAWN, different, draw, integral, opened
 
 
 def graph(*lines: str) -> Graph:
@@ -87,3 +89,15 @@ def test_what_stays_whole(call: str) -> None:
     """Such operators give whole numbers for whole numbers, and others are not held to it."""
     one = graph(f"out: f32[{'' if 'mean' in call else '3,4'}] = {call}")
     assert integral(one) == WHOLE[call]
+
+
+def test_a_large_tensor_repeats_what_was_drawn_for_it_and_is_no_other_when_moved() -> None:
+    dice = torch.Generator().manual_seed(0)
+    drawn = draw(TensorType((2048, 1500), torch.float32), dice)
+    assert drawn.shape == (2048, 1500) and drawn.dtype == torch.float64
+    assert torch.equal(drawn.flatten()[:5], drawn.flatten()[MOST_DRAWN : MOST_DRAWN + 5])
+    for other in (drawn.roll(1, 0), drawn.roll(1, 1), drawn.flip(0), drawn.flip(1)):
+        assert (other != drawn).float().mean() > 0.99
+    whole = draw(TensorType((2048, 1500), torch.float16), dice, exact=True)
+    assert whole.abs().max() == 3 and torch.equal(whole, whole.round())
+    assert draw(TensorType((), torch.int64), dice).shape == ()

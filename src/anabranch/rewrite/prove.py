@@ -30,6 +30,10 @@ LARGEST_INTEGER = 3
 """Random integers are drawn from -3 to 3: products of five of them, summed over a million terms,
 stay far inside the 53 bits in which doubles are exact."""
 
+MOST_DRAWN = 1_999_993
+"""Numbers of a tensor that are drawn; a larger one has them over and over. A prime, so that no axis
+of usual tensors is a multiple of it, and what is moved elsewhere is seen."""
+
 NOT_USUAL = {
     "wild": (float("inf"), float("-inf"), float("nan"), 0.0, -0.0),
     "large": (1e200, 1e-200),
@@ -146,12 +150,22 @@ def integral(graph: Graph) -> bool:
 def draw(type: TensorType, dice: torch.Generator, exact: bool = False) -> torch.Tensor:
     """A random tensor: small integers if `exact`, else from a normal distribution; of an integer
     or bool dtype, 0 and 1."""
+    count = min(type.numel, MOST_DRAWN)
     if not type.dtype.is_floating_point:
-        return torch.randint(0, 2, type.shape, generator=dice).to(type.dtype)
-    if exact:
-        numbers = torch.randint(-LARGEST_INTEGER, LARGEST_INTEGER + 1, type.shape, generator=dice)
-        return numbers.to(torch.float64)
-    return torch.randn(type.shape, generator=dice, dtype=torch.float64)
+        numbers = torch.randint(0, 2, (count,), generator=dice).to(type.dtype)
+    elif exact:
+        integers = torch.randint(-LARGEST_INTEGER, LARGEST_INTEGER + 1, (count,), generator=dice)
+        numbers = integers.to(torch.float64)
+    else:
+        numbers = torch.randn(count, generator=dice, dtype=torch.float64)
+    return _repeated(numbers, type.numel).view(type.shape)
+
+
+def _repeated(numbers: torch.Tensor, count: int) -> torch.Tensor:
+    """So many numbers, these over and over."""
+    if count <= len(numbers):
+        return numbers
+    return numbers.repeat(-(-count // len(numbers)))[:count]
 
 
 def with_values(

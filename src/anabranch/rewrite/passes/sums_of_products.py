@@ -163,11 +163,7 @@ class _Search:
         self._types, self._makers, self._readers = types(graph), producers(graph), users(graph)
         self._position = {node.name: i for i, node in enumerate(graph.nodes)}
         self._returned = {ref.name for ref in graph.outputs}
-        self._zero = {
-            constant.name
-            for constant in graph.constants
-            if constant.value is not None and not constant.value.count_nonzero()
-        }
+        self._values = {c.name: c.value for c in graph.constants if c.value is not None}
 
     def sum_at(self, root: Node) -> _Sum | None:
         """The sum of products that the node ends; None where there is none, or it stays."""
@@ -179,8 +175,12 @@ class _Search:
             term = self._term(name, type)
             if term is None:
                 rest.append(name)
-            elif not {term.left.name, term.right.name} & self._zero:
+            else:
                 terms.append(term)
+        if len(terms) >= FEWEST:
+            terms = [
+                term for term in terms if not (self._zero(term.left) or self._zero(term.right))
+            ]
         alike = [term for term in terms if _kind(term) == _kind(terms[0])]
         if len(alike) < len(terms) or len(terms) < FEWEST:
             return None
@@ -188,6 +188,11 @@ class _Search:
         if 2 * (m + n) * depth > m * n * len(terms):
             return None
         return self._in_order_of_a_stack(root, terms, tuple(rest))
+
+    def _zero(self, factor: _Factor) -> bool:
+        """Whether it is a constant of zeros: its numbers are read, gigabytes of them in all."""
+        value = self._values.get(factor.name)
+        return value is not None and not value.count_nonzero()
 
     def _in_order_of_a_stack(self, root: Node, terms: list[_Term], rest: tuple[str, ...]) -> _Sum:
         """The sum with its terms as a value has them that stacks one side's factors."""
