@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from anabranch.frontend import from_torch
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.composites import TAKEN_APART
-from anabranch.frontend.direct import SPELLINGS, direct
+from anabranch.frontend.direct import SPELLINGS, direct, taken_apart
+from anabranch.frontend.operators import decompositions
 from anabranch.frontend.surroundings import neutral
 from anabranch.ir.text import text_graph
 from anabranch.models.zoo import ZOO
@@ -361,3 +362,23 @@ def test_each_spelling_is_tried() -> None:
         found |= {str(node.target) for node in exported(name)[2][0].graph.nodes}
     assert found >= SPELLINGS.keys()
     assert found >= TAKEN_APART
+
+
+def test_what_a_trace_takes_apart_is_known_without_its_table() -> None:
+    table = decompositions()
+    assert table and all(map(taken_apart, table))
+    whole = (torch.ops.aten.linear.default, torch.ops.aten.layer_norm.default)
+    assert not any(op in table or taken_apart(op) for op in (*whole, torch.ops.aten.mm.default))
+
+
+def test_no_table_is_made_for_a_program_that_is_not_traced_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused() -> None:
+        raise AssertionError("the table takes a tenth of a second")
+
+    monkeypatch.setattr(torch.export, "default_decompositions", refused)
+    decompositions.cache_clear()
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
+    captured = from_torch.capture(model, (torch.ones(1, 3, 8, 8),))
+    assert len(captured.graph.nodes) >= 3

@@ -28,7 +28,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx.node import map_aggregate
 
 from anabranch.frontend.composites import Earlier, Parts, parts
-from anabranch.frontend.operators import NOT_DECOMPOSED, decompositions
+from anabranch.frontend.operators import NORM_OF_BATCH, NOT_DECOMPOSED
 
 aten = torch.ops.aten
 Spelled = tuple[Any, tuple[Any, ...]]
@@ -106,8 +106,13 @@ def _spelling(node: fx.Node, target: Any) -> Spelled | None:
     spell = SPELLINGS.get(str(target))
     if spell is not None:
         return None if node.kwargs else spell(node)
-    taken_apart = target in decompositions() or (_composite(target) and not _whole(target))
-    return None if taken_apart else (target, node.args)
+    return None if taken_apart(target) else (target, node.args)
+
+
+def taken_apart(target: Any) -> bool:
+    """Whether a trace would: what is in `decompositions` is, which takes a tenth of a second to be
+    made, and is not asked for."""
+    return target is NORM_OF_BATCH or (_composite(target) and not _whole(target))
 
 
 def _composite(target: Any) -> bool:

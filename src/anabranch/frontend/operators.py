@@ -113,14 +113,17 @@ ATTENTION: dict[str, tuple[str | None, str | None, str | None]] = {
 """Device-bound forms of attention that AOTAutograd chose for us; back to the one of all devices."""
 
 
+NORM_OF_BATCH = torch.ops.aten._native_batch_norm_legit.no_stats
+"""Normalisation by the batch's own statistics."""
+
+
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table for `ExportedProgram.run_decompositions`: every composite but those of
     NOT_DECOMPOSED, and normalisation by the batch's own statistics, which is the same in every
     mode."""
     table: Mapping[Any, Callable[..., Any]] = torch.export.default_decompositions()
-    of_batches = torch.ops.aten._native_batch_norm_legit.no_stats
-    return get_decompositions([of_batches]) | {
+    return get_decompositions([NORM_OF_BATCH]) | {
         op: replacement
         for op, replacement in table.items()
         if op.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
