@@ -98,6 +98,19 @@ def test_what_the_step_only_reads_comes_back_too(tmp_path: Path) -> None:
     assert torch.equal(again(*batch(2)), step(*batch(2)))
 
 
+def test_frozen_weights_written_before_a_plan_is_added_are_those_of_all() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+    model.get_submodule("0").requires_grad_(False)
+    optimizer = torch.optim.SGD(model.get_submodule("2").parameters(), lr=0.1)
+    step = anabranch.compile_step(model, loss_of, optimizer, batch(0), **QUICK)
+    with torch.no_grad():
+        model.get_parameter("0.weight").mul_(3)
+    step.add(batch(1, rows=2))
+    want = loss_of(model, *batch(2)).detach()
+    torch.testing.assert_close(step(*batch(2)), want)
+
+
 def test_plans_alone_take_what_model_and_optimizer_have(tmp_path: Path) -> None:
     model, optimizer, _ = made()
     options = {"seed": 3, "trace": Trace(quiet=True), **QUICK}

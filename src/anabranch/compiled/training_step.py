@@ -109,6 +109,8 @@ class TrainingStep:
         check_training(self.training, inputs)
         if self._bound is not None:
             self._bound.follow()
+            if self._bound.refitted():  # the new plan has what was written, and the others have not
+                self._refit()
         with capture_lock(), neutral():
             initialise(self.training.optimizer)
             held = held_by(self.training)
