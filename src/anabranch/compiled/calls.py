@@ -489,7 +489,7 @@ class Compiled(Plans):
         return {**weights, **self.states.present()}
 
     def _weights(self) -> dict[str, Tensor]:
-        beside = on_device(self._beside, self.target.device)
+        beside = {**on_device(self._beside, self.target.device), **self.states.present()}
         weights = weights_of(self.model, self.entries, self.fitted, beside, self._stamps)
         return self.states.over(weights, expected(self.entries))
 
