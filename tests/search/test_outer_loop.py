@@ -378,10 +378,10 @@ def test_what_paid_too_little_in_parts_is_not_built() -> None:
 
 
 def tried_globally(
-    lengths: dict[str, int], most: Callable[[Rule], int]
+    lengths: dict[str, int], most: Callable[[Rule], int], us: float = 1.0
 ) -> tuple[Finders, list[tuple[int, list[str]]]]:
     """Finders by which rules make chains of these lengths, of chains of no more nodes than `most`
-    says; in the list comes which of them were asked of which length."""
+    says, and predict `us` of them; in the list comes which of them were asked of which length."""
     came_from: list[tuple[int, list[str]]] = []
 
     def kinds(graph: Graph, some: Sequence[Rule], when: str) -> list[RuleOnTypes]:
@@ -392,7 +392,7 @@ def tried_globally(
         names = [rule.name for rule, _ in chosen]
         came_from.append((len(graph.nodes), names))
         step = RewriteStep(names[0], ("n0",), Price(1.0), Price(0.5))
-        return EqualGraph(chain(lengths[names[0]]), Price(1.0), (step,))
+        return EqualGraph(chain(lengths[names[0]]), Price(us), (step,))
 
     return Finders(kinds=kinds, applied_globally=applied), came_from
 
@@ -411,6 +411,18 @@ def test_what_pays_globally_is_tried_before_parts_or_after_them() -> None:
     assert ran == [8, 7, 6, 5]
     assert came_from == [(9, ["one"]), (9, ["two"]), (9, ["three", "four"])]
     assert [step.rule for step in found.path.steps] == ["three"]
+
+
+@pytest.mark.parametrize(("us", "built"), [(8.0, [8, 6]), (9.08, [8, 6]), (9.1, [6])])
+def test_what_is_predicted_to_be_slower_everywhere_is_not_built(
+    us: float, built: list[int]
+) -> None:
+    """By more than a hundredth of the 9 that are predicted of the best so far."""
+    finders, _ = tried_globally({"one": 8}, lambda rule: 9, us)
+    _, ran, trace = parts_paid(80.0, 3.0, [named("one", "first")], finders)
+    assert ran == built
+    whys = [event.why for event in trace.events]
+    assert ("predicted to be slower by more than 1%" in whys) == (built == [6])
 
 
 def test_what_an_earlier_rule_made_is_seen_by_later_ones() -> None:
