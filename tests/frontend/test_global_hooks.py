@@ -69,7 +69,22 @@ def test_results_are_eagers(hooked: Callable[..., Any], kind: Callable[[], nn.Mo
     fast = anabranch.compile(model, (X,), **QUICK)
     SEEN.clear()
     torch.testing.assert_close(fast(X), wanted)
-    assert ([type(fast).__name__] if hooked is _looks else []) == SEEN
+    assert SEEN == []
+    with register_module_forward_hook(_looks):  # one that came later sees what is called
+        torch.testing.assert_close(fast(X), wanted)
+    assert [type(fast).__name__] == SEEN
+    with fast.register_forward_hook(_doubles):
+        torch.testing.assert_close(fast(X), 2 * wanted)
+
+
+@pytest.mark.parametrize("kind", [mlp, Cut])
+def test_a_hook_may_know_the_model_itself(kind: Callable[[], nn.Module]) -> None:
+    model = kind().eval()
+    with register_module_forward_hook(lambda part, _, out: out + 1 if part is model else None):
+        wanted = model(X)
+        fast = anabranch.compile(model, (X,), **QUICK)
+        torch.testing.assert_close(fast(X), wanted)
+        torch.testing.assert_close(fast(X), wanted)
 
 
 def test_hooks_are_as_they_were_afterwards() -> None:

@@ -414,6 +414,7 @@ class Compiled(Plans):
         own = with_states(self.entries, self.target, self.states.first)
         compiled = Compiled(self.model, self.target, self.options, self.trace)
         compiled._refitted, compiled._sessions = self._refitted, self._sessions
+        compiled._hooks_within = self._hooks_within
         compiled._beside, compiled._stamps = self._beside, self._stamps
         for entry in own:
             compiled._take(entry)

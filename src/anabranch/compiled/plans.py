@@ -30,6 +30,7 @@ from anabranch.errors import InputError, OptionError
 from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_call
+from anabranch.frontend.global_hooks import left_out, registered
 from anabranch.frontend.surroundings import leave_alone
 from anabranch.ir.protocols import Executable, Target
 from anabranch.options import Options
@@ -62,6 +63,7 @@ class Plans(Fixed):
         self.trace = trace or Trace(level=options.debug)
         self.entries: list[Entry] = []
         self._answers: list[CallAnswer] = []
+        self._hooks_within = registered() if model is not None else frozenset[int]()
         self._refitted: list[Stamps] = []  # a list, which copies with the same plans have, too
 
     def _add(self, asked: PlanRequest) -> None:
@@ -195,7 +197,10 @@ class Plans(Fixed):
                 "this call's result as a constant",
                 "record the original model, which is at .model",
             )
-        return super().__call__(*args, **kwargs)
+        if not (_all_pre_hooks or _all_hooks):
+            return super().__call__(*args, **kwargs)
+        with left_out(self._hooks_within, self):
+            return super().__call__(*args, **kwargs)
 
     def _kinds(self) -> list[Tensor]:
         tasks = self.entries[-1].plan.tasks

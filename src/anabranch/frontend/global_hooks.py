@@ -1,16 +1,18 @@
 """Global forward hooks while a model is captured or called for us: those of torch for all modules.
 
     in eager      hook(Linear), hook(ReLU), hook(Sequential)
-    captured      hook(Linear), hook(ReLU): what they make of results is a part of the plan
-    at a call     hook(Compiled), by which nn.Module calls it as any other, in the model's place
+    captured      the same: what they make of results is a part of the plan
+    at a call     hooks that came later see the compiled model, and those of before do not: what
+                  they would make of its result is in the plan
 
 Modules that torch.export and we put around a model are none of the user's, and no hook sees them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import ExitStack, contextmanager
+import threading
+from collections.abc import Callable, Collection, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import fx, nn
@@ -20,33 +22,59 @@ AROUND = ("torch.export.", "torch._export.", "anabranch.frontend.")
 """Where the classes of modules are that are put around a model."""
 
 
+_turn = threading.RLock()
+"""One thread at a time puts others in the place of hooks, and these back."""
+
+
+def registered() -> frozenset[int]:
+    """The global forward hooks that there are, by torch's numbers of them."""
+    return frozenset(key for hooks in _tables() for key in hooks)
+
+
 @contextmanager
 def hooks_within(model: Any) -> Iterator[None]:
-    """Global forward hooks see the parts of the model, and neither itself nor what is around it."""
-    kinds: Any = torch_module
-    with ExitStack() as stack:
-        for hooks in (kinds._global_forward_pre_hooks, kinds._global_forward_hooks):
-            if hooks:
-                stack.enter_context(_limited(hooks, model))
+    """Global forward hooks see the model and its parts, and nothing that is around it."""
+    graphs = not isinstance(model, nn.Module)  # such as torch.compile hands over
+
+    def around(module: nn.Module) -> bool:
+        ours = f"{type(module).__module__}.".startswith(AROUND)
+        return ours or (graphs and isinstance(module, fx.GraphModule))
+
+    with _blind(registered(), around):
         yield
 
 
 @contextmanager
-def _limited(hooks: MutableMapping[int, Callable[..., Any]], model: Any) -> Iterator[None]:
-    before = dict(hooks)
-    hooks.update({key: _limit(hook, model) for key, hook in before.items()})
-    try:
+def left_out(keys: Collection[int], module: nn.Module) -> Iterator[None]:
+    """These hooks do not see the module."""
+    with _blind(keys, lambda other: other is module):
         yield
-    finally:
-        hooks.update({key: hook for key, hook in before.items() if key in hooks})
 
 
-def _limit(hook: Callable[..., Any], model: Any) -> Callable[..., Any]:
-    graphs = not isinstance(model, nn.Module)  # such as torch.compile hands over
+def _tables() -> tuple[MutableMapping[int, Callable[..., Any]], ...]:
+    kinds: Any = torch_module
+    return kinds._global_forward_pre_hooks, kinds._global_forward_hooks
 
+
+@contextmanager
+def _blind(keys: Collection[int], to: Callable[[nn.Module], bool]) -> Iterator[None]:
+    """These hooks see no module for which that holds."""
+    before = [{key: hook for key, hook in hooks.items() if key in keys} for hooks in _tables()]
+    if not any(before):
+        yield
+        return
+    with _turn:
+        for hooks, own in zip(_tables(), before, strict=True):
+            hooks.update({key: _but(hook, to) for key, hook in own.items()})
+        try:
+            yield
+        finally:
+            for hooks, own in zip(_tables(), before, strict=True):
+                hooks.update({key: hook for key, hook in own.items() if key in hooks})
+
+
+def _but(hook: Callable[..., Any], to: Callable[[nn.Module], bool]) -> Callable[..., Any]:
     def limited(module: nn.Module, *rest: Any) -> Any:
-        around = module is model or f"{type(module).__module__}.".startswith(AROUND)
-        around |= graphs and isinstance(module, fx.GraphModule)
-        return None if around else hook(module, *rest)
+        return None if to(module) else hook(module, *rest)
 
     return limited

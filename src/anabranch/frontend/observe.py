@@ -273,15 +273,15 @@ def own_inputs(
 @contextmanager
 def unchanged(model: Any, *inputs: Any) -> Iterator[PythonState]:
     """Calls of the model within it change neither its attributes nor random numbers, nor torch's
-    switches and the environment; global hooks see its parts alone."""
-    state, turns = PythonState.of(model), switches()
-    try:
-        kept = random_state_kept(model, *inputs)
-        with kept, _parametrizations_computed(), hooks_within(model):
-            yield state
-    finally:
-        state.restore()
-        turn_back(turns)
+    switches and the environment; global hooks see nothing that is around it."""
+    with hooks_within(model):  # before the state is looked at, of which they may be a part
+        state, turns = PythonState.of(model), switches()
+        try:
+            with random_state_kept(model, *inputs), _parametrizations_computed():
+                yield state
+        finally:
+            state.restore()
+            turn_back(turns)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ A call of ATen needs no building and is always tried. Generated kernels are take
 which their templates offer them; whether they are tried at all, and engines beside them, a model of
 kernel times says, which was fitted to recorded timings of an H200. On another GPU it is told that
 one's bandwidth, peak and multiprocessors; what it has not learned is tried. How well that chooses:
-`anabranch.deadline`.
+`docs/decisions/measuring.md`.
 """
 
 from __future__ import annotations
