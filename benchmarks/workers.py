@@ -9,6 +9,13 @@ so that what is gained is the GPU's and not the host's. Both plans are then load
 and timed side by side; for a simulated GPU their forecasts are shown. `--bench`: networks that
 `anabranch bench` times, with an empty cache as well.
 
+With `--plans FOLDER` what was compiled is kept there, and found there by the next call, so each
+compilation can be a command of its own:
+
+    ... --models zoo:nasnet_large --counts 1 --plans FOLDER --bench none
+    ... --models zoo:nasnet_large --counts 2 --plans FOLDER --bench none
+    ... --models zoo:nasnet_large --counts 1,2 --plans FOLDER --bench none --json FILE
+
 Each compilation shows its timeline: seconds in which the caller was in a stage, or in a part of
 one, and in which a worker was at a job.
 
@@ -21,6 +28,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -53,6 +61,7 @@ def main() -> int:
     parser.add_argument("--dtype", default="fp16")
     parser.add_argument("--target", default="auto")
     parser.add_argument("--seconds", type=float, default=2.0, help="of timing a plan")
+    parser.add_argument("--plans", type=Path, help="folder that keeps plans and their seconds")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     flags = parser.parse_args()
@@ -78,17 +87,23 @@ def compilations(
 ) -> list[dict[str, Any]]:
     """Cold, by each count of workers; then their plans side by side."""
     with tempfile.TemporaryDirectory() as folder:
-        plans = [Path(folder) / f"{count}.anabranch" for count in counts]
+        kept = Path(flags.plans or folder)
+        kept.mkdir(parents=True, exist_ok=True)
+        stem = re.sub(r"\W+", "-", model)
+        plans = [kept / f"{stem}-{count}.anabranch" for count in counts]
         rows = []
         for count, plan in zip(counts, plans, strict=True):
             words = ["--one", model, str(count), str(plan), *shared(flags)]
-            done = run(flags, count, [__file__, *words])
-            rows.append({"what": "compile", "model": model, "workers": count, **json.loads(done)})
+            told = plan.with_suffix(".json")
+            if not told.exists():
+                told.write_text(run(flags, count, [__file__, *words]))
+            row = json.loads(told.read_text())
+            rows.append({"what": "compile", "model": model, "workers": count, **row})
             print(f"{model}, {count}: {rows[-1]['seconds']:.1f} s", file=sys.stderr)
             for who, what, begin, end in rows[-1]["timeline"]:
                 line = f"  {who:<10} {what:<24} {begin:7.1f} ... {end:7.1f} {end - begin:7.1f}"
                 print(line, file=sys.stderr)
-        if not flags.target.startswith("sim:"):
+        if len(counts) > 1 and not flags.target.startswith("sim:"):
             beside(flags, rows, plans)
     return rows
 
