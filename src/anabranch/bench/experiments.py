@@ -100,6 +100,11 @@ def lone(task: Task) -> TaskGraph:
     return _together("lone", [task])
 
 
+def in_a_row(tasks: Sequence[Task]) -> TaskGraph:
+    """A graph of these tasks, which share nothing and may be of several networks, in order."""
+    return _together("row", [replace(task, name=f"t{i}") for i, task in enumerate(tasks)])
+
+
 def side_by_side(names: Sequence[str], streams: int) -> Schedule:
     """Equal chains that never meet."""
     launches = tuple(Launch(name, i % streams) for i, name in enumerate(names))

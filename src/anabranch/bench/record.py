@@ -162,11 +162,12 @@ def kernel_facts(
             )
             probes = costs.probe(replace(selection.tasks, tasks=tasks))
             for name in asked.keys() & probes.keys():
-                facts[kernel_key(asked[name])] = _fact(asked[name], probes[name])
+                facts[kernel_key(asked[name])] = fact(asked[name], probes[name])
     return facts
 
 
-def _fact(kernel: Kernel, probe: Probe) -> KernelFact:
+def fact(kernel: Kernel, probe: Probe) -> KernelFact:
+    """What a profile keeps of a kernel, from what a run told of it."""
     return KernelFact(
         workspace=probe.workspace,
         temporary=probe.temporary,
@@ -233,7 +234,7 @@ def _check_may_add(profile: Profile, spec: TargetSpec, borrow_from: str | None =
     spec = replace(spec, tf32=False)
     if profile.spec.fingerprint == spec.fingerprint:
         return
-    able = _multiprocessors(profile.spec) == _multiprocessors(spec)
+    able = multiprocessors(profile.spec) == multiprocessors(spec)
     if able and borrow_from == spec.name:
         return
     option = shlex.join(["--borrow-from", spec.name])
@@ -245,7 +246,7 @@ def _check_may_add(profile: Profile, spec: TargetSpec, borrow_from: str | None =
     )
 
 
-def _multiprocessors(spec: TargetSpec) -> tuple[object, ...]:
+def multiprocessors(spec: TargetSpec) -> tuple[object, ...]:
     """The facts that the time of a kernel that waits for no memory depends on."""
     of_each = spec.threads_per_sm, spec.registers_per_sm, spec.shared_per_sm, spec.ctas_per_sm
     return spec.kind, spec.capability, spec.sms, of_each, spec.versions

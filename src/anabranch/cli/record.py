@@ -1,5 +1,6 @@
 """anabranch record: what this GPU takes for the kernels of the zoo -> the profile of sim:NAME; with
---schedules what it takes for kernels that share it -> observations, to fit a model to."""
+--schedules what it takes for kernels that share it -> observations, to fit a model to; with
+--resources what kernels take of it -> a profile to add to another one with --kernels-of."""
 
 from __future__ import annotations
 
@@ -16,13 +17,24 @@ from anabranch.bench import calibrate as calibrating
 from anabranch.bench import fit_kernels as fitting
 from anabranch.bench import record as recording
 from anabranch.bench.observe import observe
+from anabranch.bench.provenance import recorded_provenance
+from anabranch.bench.record_resources import (
+    KernelFacts,
+    asking,
+    check_alike,
+    profile_of,
+    with_kernels,
+)
+from anabranch.bench.record_resources import resources as ask_resources
 from anabranch.cli import flags, screen
 from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.costs.kernel_model import save_kernel_model
 from anabranch.costs.observed import KernelSource, load_observations, merged, save_observations
-from anabranch.costs.recorded import load_profile, save_profile
+from anabranch.costs.recorded import Profile, load_profile, save_profile
+from anabranch.deadline import Deadline
 from anabranch.errors import OptionError
 from anabranch.options import SEARCHES
+from anabranch.targets import resolve
 from anabranch.trace import Trace
 
 
@@ -52,7 +64,8 @@ def run(
         bool, typer.Option("--schedules", help="Time schedules, and tasks beside each other.")
     ] = False,
     seconds: Annotated[
-        float, typer.Option(help="For the schedules of one model, about.", min=0.1)
+        float,
+        typer.Option(help="For the schedules of one model, or all resources, about.", min=0.1),
     ] = 60.0,
     kernels: Annotated[
         str, typer.Option(help="For the schedules: library, or all with generated ones.")
@@ -73,6 +86,21 @@ def run(
             metavar="PROFILE",
         ),
     ] = None,
+    resources: Annotated[
+        str | None,
+        typer.Option(
+            help="Time nothing: ask what kernels of MODELS take that this simulated GPU chooses "
+            "and knows no resources of.",
+            metavar="sim:NAME",
+        ),
+    ] = None,
+    kernels_of: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Run nothing: add what kernels take by this profile. Once for each file.",
+            metavar="PROFILE",
+        ),
+    ] = None,
     json: flags.Json = None,
 ) -> None:
     """Measure the kernels of MODELS on this GPU, and write them to a profile."""
@@ -89,6 +117,12 @@ def run(
     if schedules:
         _schedules(models, dtypes, batches, seconds, target, kernels, output, json)
         return
+    if kernels_of:
+        _add_kernels(kernels_of, output, json)
+        return
+    if resources is not None:
+        _resources(models, dtypes, batches, resources, seconds, target, output, json)
+        return
     before = load_profile(output) if output.exists() else None
     save = partial(save_profile, path=output)
     with ProgressDisplay("recording", "record") as watch:
@@ -103,6 +137,10 @@ def run(
             searches=searches,
             borrow_from=borrow_from,
         )
+    _tell(profile, before, output, json)
+
+
+def _tell(profile: Profile, before: Profile | None, output: Path, json: str | None) -> None:
     old_counts = (len(before.tasks), len(before.kernels)) if before else (0, 0)
     screen.console(json).print(
         f"{output}: {profile.spec.name}, {len(profile.tasks)} timings "
@@ -119,6 +157,51 @@ def run(
             "provenance": profile.provenance.model_dump(),
         },
     )
+
+
+def _add_kernels(files: Sequence[Path], output: Path, json: str | None) -> None:
+    before = load_profile(output)
+    profile = with_kernels(before, [load_profile(path) for path in files])
+    save_profile(profile, output)
+    _tell(profile, before, output, json)
+
+
+def _resources(
+    models: list[str] | None,
+    dtypes: Sequence[str],
+    batches: Sequence[int],
+    planned_for: str,
+    seconds: float,
+    target: str,
+    output: Path,
+    json: str | None,
+) -> None:
+    """The file gets them as a profile without times; for `seconds` in all, about. A CPU, where
+    kernels take nothing of a GPU, may try it out."""
+    planned, here = profile_of(planned_for), resolve(target)
+    if here.spec.kind != "cpu":
+        check_alike(planned.spec, here.spec)
+    before = load_profile(output) if output.exists() else Profile(spec=planned.spec)
+    provenance = {"provenance": recorded_provenance()}
+
+    def added(facts: KernelFacts) -> Profile:
+        return before.model_copy(update={"kernels": {**before.kernels, **facts}, **provenance})
+
+    with ProgressDisplay("recording", "record") as watch:
+        trace = Trace(watch)
+        facts = ask_resources(
+            models or recording.networks(),
+            dtypes,
+            batches,
+            planned_for,
+            asking(here, trace),
+            {**planned.kernels, **before.kernels},
+            Deadline.after(seconds),
+            trace,
+            save=lambda facts: save_profile(added(facts), output),
+        )
+    save_profile(added(facts), output)
+    _tell(added(facts), before, output, json)
 
 
 def _fit_kernels(profile: Path, models: Sequence[str], output: Path, json: str | None) -> None:
