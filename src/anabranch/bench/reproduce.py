@@ -110,7 +110,7 @@ REPRODUCTIONS: dict[str, dict[str, Reproduction]] = {
                 DEEPCUTS,
                 ("cudagraph", "deepcuts"),
                 (1, 8, 16, 64, 128, 256),
-                rivals=("inductor-max", "xla"),
+                rivals=("inductor", "inductor-max", "xla"),
             ),
         ),
         "ablation": Reproduction(
