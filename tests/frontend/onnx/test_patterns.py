@@ -117,3 +117,59 @@ def test_a_file_takes_as_long_as_the_model_that_it_was_exported_from(tmp_path: P
         fast = anabranch.compile(one, given, target="sim:h200", search="none")
         took.append(fast.known["latency_ms"])
     assert took[1] == pytest.approx(took[0], rel=0.02)
+
+
+def _softmax_over(axis: int, *masked: Any) -> list[Any]:
+    """Attention over five axes or fewer, whose softmax is not over keys where `axis` is not."""
+    return [
+        make_node("Transpose", ["k"], ["t"], perm=[0, 1, 2, 4, 3]),
+        make_node("MatMul", ["q", "t"], ["s"]),
+        *masked,
+        make_node("Softmax", ["m" if masked else "s"], ["p"], axis=axis),
+        make_node("MatMul", ["p", "v"], ["y"]),
+    ]
+
+
+MASKED = make_node("Add", ["s", "mask"], ["m"])
+LARGE = (2, 2, 3, 4, 8), (2, 2, 3, 4, 8), (2, 2, 3, 4, 8)
+ATTENTIONS: dict[str, tuple[list[Any], tuple[tuple[int, ...], ...]]] = {
+    "over queries": (_softmax_over(3), LARGE),
+    "over keys": (_softmax_over(4), LARGE),
+    "a mask of more examples": (
+        _softmax_over(-1, MASKED),
+        ((1, 1, 3, 4, 8), (1, 1, 3, 5, 8), (1, 1, 3, 5, 8), (2, 2, 3, 4, 5)),
+    ),
+    "a mask of more keys": (
+        _softmax_over(-1, MASKED),
+        ((1, 2, 3, 4, 8), (1, 2, 3, 1, 8), (1, 2, 3, 5, 8), (4, 5)),
+    ),
+    "a mask of more queries": (
+        _softmax_over(-1, MASKED),
+        ((1, 2, 3, 1, 8), (1, 2, 3, 5, 8), (1, 2, 3, 5, 8), (4, 5)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ATTENTIONS)
+def test_what_looks_like_attention_is_what_the_file_says(case: str, tmp_path: Path) -> None:
+    nodes, shapes = ATTENTIONS[case]
+    names = ("q", "k", "v", "mask")[: len(shapes)]
+    inputs = [value(name, *shape) for name, shape in zip(names, shapes, strict=True)]
+    path = written(tmp_path, model(nodes, inputs, [value("y", *[None] * 5)], opset=17))
+    torch.manual_seed(0)
+    agree(from_onnx(path), path, tuple(torch.randn(shape) for shape in shapes))
+
+
+@pytest.mark.parametrize("half", [0.5004, np.full((1, 1, 1, 1, 1), 0.5)])
+def test_numbers_that_are_nearly_those_of_gelu_are_others(half: Any, tmp_path: Path) -> None:
+    """Or have more axes than what they are multiplied with."""
+    nodes, weights, _ = _gelu()
+    weights[-1] = weight("half", np.array(half, dtype=np.float32))
+    made = model(
+        nodes, [value("x", 3, 4, 8)], [value("y", *[None] * max(3, np.ndim(half)))], weights
+    )
+    path = written(tmp_path, made)
+    net = from_onnx(path)
+    assert [node.op for node in net.graph.nodes] == [node.op_type for node in nodes]
+    torch.manual_seed(0)
+    agree(net, path, (torch.randn(3, 4, 8),))

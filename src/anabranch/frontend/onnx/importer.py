@@ -18,6 +18,7 @@ from anabranch.errors import OnnxError, OptionError
 from anabranch.frontend.onnx.check_graph import checked
 from anabranch.frontend.onnx.fold import folded
 from anabranch.frontend.onnx.graph import OnnxGraph, all_nodes, counted
+from anabranch.frontend.onnx.matches import OWN_DOMAIN
 from anabranch.frontend.onnx.module import OnnxModule, onnx_module
 from anabranch.frontend.onnx.operators import OPERATORS
 from anabranch.frontend.onnx.opset import modern
@@ -89,7 +90,11 @@ def _signature(operator: str) -> inspect.Signature:
 def _check_known(graph: OnnxGraph) -> None:
     """OnnxError that names all operators without a function, those that occur most first."""
     unknown = Counter(
-        {name: times for name, times in counted(graph).items() if name not in OPERATORS}
+        {
+            name: times
+            for name, times in counted(graph).items()
+            if name not in OPERATORS or name.startswith(f"{OWN_DOMAIN}.")
+        }
     )
     if unknown:
         listed = ", ".join(f"{name} ({times})" for name, times in unknown.most_common())

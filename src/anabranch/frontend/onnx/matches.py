@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from anabranch.frontend.onnx.check_graph import read_by
@@ -14,6 +16,8 @@ from anabranch.frontend.onnx.host_operators import HOST_OPERATORS
 
 OWN_DOMAIN = "anabranch"
 """Of operators that no file has: what is found spelled out."""
+ROUNDED = {torch.float16: 1e-3, torch.bfloat16: 4e-3}
+"""How far constants of these types may be from a number that was rounded to them; others 1e-6."""
 
 
 class Matches:
@@ -37,9 +41,18 @@ class Matches:
         return self.of(name, *ops) if self._reads[name] == 1 else None
 
     def number(self, name: str) -> float | None:
-        """A constant of one number."""
+        """A constant of one number, which adds no axes to what it is combined with."""
         tensor = self._constants.get(name)
-        return float(tensor) if tensor is not None and tensor.numel() == 1 else None
+        one = tensor is not None and tensor.numel() == 1 and tensor.dim() <= 1
+        return float(tensor) if one else None
+
+    def near(self, name: str, number: float) -> bool:
+        """Whether a constant is this number, as far as its type tells them apart."""
+        own = self.number(name)
+        if own is None:
+            return False
+        rounded = ROUNDED.get(self._constants[name].dtype, 1e-6)
+        return math.isclose(own, number, rel_tol=rounded)
 
     def is_number(self, name: str, depth: int = 16) -> bool:
         """Whether a value is a number that Python knows: a constant, or made of shapes alone."""
@@ -79,10 +92,10 @@ class Matches:
         for operand in node.inputs:
             yield from self.factors(operand)
 
-    def apart(self, node: OnnxNode) -> tuple[str, float] | None:
-        """A sum or product of a value and a number."""
+    def apart(self, node: OnnxNode) -> tuple[str, str] | None:
+        """A sum or product of a value and a number: the names of both."""
         a, b = node.inputs
         for value, other in ((a, b), (b, a)):
-            if (number := self.number(other)) is not None:
-                return value, number
+            if self.number(other) is not None:
+                return value, other
         return None

@@ -65,11 +65,6 @@ def _used(nodes: Sequence[OnnxNode], outputs: Sequence[str]) -> list[OnnxNode]:
     return kept[::-1]
 
 
-def near(a: float | None, b: float) -> bool:
-    """Whether two numbers are the same, as half precision has them."""
-    return a is not None and math.isclose(a, b, rel_tol=1e-3)
-
-
 def _node_like(
     root: OnnxNode, op: str, inputs: Sequence[str], domain: str = "", **more: Any
 ) -> OnnxNode:
@@ -83,14 +78,14 @@ def gelu(matches: Matches, root: OnnxNode) -> OnnxNode | None:
     if root.op != "Mul" or root.domain:
         return None
     factors = [factor for name in root.inputs for factor in matches.factors(name)]
-    halves = [name for name in factors if near(matches.number(name), 0.5)]
+    halves = [name for name in factors if matches.near(name, 0.5)]
     rest = [name for name in factors if name not in halves]
     if len(halves) != 1 or len(rest) != 2:
         return None
     for x, other in (rest, rest[::-1]):
         total = matches.only(other, "Add")
         parts = None if total is None else matches.apart(total)
-        if parts is None or not near(parts[1], 1.0):
+        if parts is None or not matches.near(parts[1], 1.0):
             continue
         inner = matches.only(parts[0], "Erf", "Tanh")
         if inner is not None and inner.op == "Erf" and _by_root(matches, inner.inputs[0]) == x:
@@ -106,28 +101,28 @@ def _by_root(matches: Matches, name: str) -> str | None:
     if node is None:
         return None
     if node.op == "Div":
-        return node.inputs[0] if near(matches.number(node.inputs[1]), math.sqrt(2)) else None
+        return node.inputs[0] if matches.near(node.inputs[1], math.sqrt(2)) else None
     parts = matches.apart(node)
-    return parts[0] if parts is not None and near(parts[1], math.sqrt(0.5)) else None
+    return parts[0] if parts is not None and matches.near(parts[1], math.sqrt(0.5)) else None
 
 
 def _cubic(matches: Matches, name: str, x: str) -> bool:
     """Whether a value is sqrt(2 / pi) * (x + 0.044715 * x ** 3)."""
     outer = matches.only(name, "Mul")
     parts = None if outer is None else matches.apart(outer)
-    if parts is None or not near(parts[1], math.sqrt(2 / math.pi)):
+    if parts is None or not matches.near(parts[1], math.sqrt(2 / math.pi)):
         return False
     total = matches.only(parts[0], "Add")
     if total is None or x not in total.inputs:
         return False
     other = total.inputs[1 - total.inputs.index(x)]
     factors = list(matches.factors(other))
-    scale = [factor for factor in factors if near(matches.number(factor), 0.044715)]
+    scale = [factor for factor in factors if matches.near(factor, 0.044715)]
     rest = [factor for factor in factors if factor not in scale]
     if len(scale) != 1:
         return False
     if len(rest) == 1 and (power := matches.only(rest[0], "Pow")) is not None:
-        return power.inputs[0] == x and near(matches.number(power.inputs[1]), 3)
+        return power.inputs[0] == x and matches.near(power.inputs[1], 3)
     return rest == [x] * 3
 
 
@@ -183,12 +178,9 @@ def _normed(matches: Matches, centred: str, deviation: str) -> tuple[str, float]
     square = matches.only(variance.inputs[0], "Pow", "Mul")
     if square is None or square.inputs[0] != centred:
         return None
-    twice = (
-        square.inputs[1] == centred
-        if square.op == "Mul"
-        else near(matches.number(square.inputs[1]), 2)
-    )
-    return (minus.inputs[0], parts[1]) if twice else None
+    twice = square.inputs[1] == centred if square.op == "Mul" else matches.near(square.inputs[1], 2)
+    epsilon = matches.number(parts[1])
+    return (minus.inputs[0], epsilon) if twice and epsilon is not None else None
 
 
 def _over_last(matches: Matches, mean: OnnxNode) -> bool:
@@ -222,13 +214,16 @@ def attention(matches: Matches, root: OnnxNode) -> OnnxNode | None:
     scales = [*scales, *by_q, *by_k, *more]
     inputs = [q, k, root.inputs[1], mask, *(name for name, _ in scales)]
     divide = tuple(int(divides) for _, divides in scales)
-    return _node_like(root, "Attention", inputs, OWN_DOMAIN, divide=divide, key_order=order)
+    axis = soft.attributes.get("axis", -1)
+    more = {"divide": divide, "key_order": order, "axis": axis}
+    return _node_like(root, "Attention", inputs, OWN_DOMAIN, **more)
 
 
 def _softmax(matches: Matches, name: str) -> OnnxNode | None:
-    """A softmax over the last axis, also where rows without a number are set to zero."""
+    """A softmax over what may be the last axis, also where rows without a number are set to
+    zero."""
     chosen = matches.only(name, "Where")
-    if chosen is not None and near(matches.number(chosen.inputs[1]), 0.0):
+    if chosen is not None and matches.near(chosen.inputs[1], 0.0):
         asked = matches.only(chosen.inputs[0], "IsNaN")
         if asked is None or asked.inputs[0] != chosen.inputs[2]:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -194,7 +195,8 @@ def plain_attention(
     call: OnnxCall, q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, *scales: Any
 ) -> Tensor:
     """softmax(q k^T * scale + mask) v, as `patterns` finds it spelled out. A scale is the product
-    of numbers, of which some divide."""
+    of numbers, of which some divide. Where torch's function would take the operands otherwise than
+    they broadcast here, or the softmax is not over keys, it is computed step by step."""
     scale: Any = 1.0
     divide: tuple[int, ...] = call.get("divide", ())
     for factor, divides in zip(scales, divide, strict=True):
@@ -202,13 +204,21 @@ def plain_attention(
         scale = scale / number if divides else scale * number
     order: tuple[int, ...] = call.get("key_order", ())
     k = moved(k, order) if order else k
-    leading = q.shape[:-2]
-    whole = q.dim() >= 3 and all(operand.shape[:-2] == leading for operand in (k, v))
-    if whole and (mask is None or (mask.dtype == q.dtype and mask.dim() <= q.dim())):
+    axis = call.get("axis", -1)
+    leading, scores = q.shape[:-2], (*q.shape[:-1], k.shape[-2])
+    whole = q.dim() >= 3 and axis in (-1, q.dim() - 1) and k.shape[-2] == v.shape[-2]
+    whole = whole and all(operand.shape[:-2] == leading for operand in (k, v))
+    if whole and (mask is None or (mask.dtype == q.dtype and _within(mask.shape, scores))):
         return F.scaled_dot_product_attention(q, k, v, mask, scale=scale)
-    scores = q @ k.transpose(-1, -2) * scale
-    weights = torch.softmax(scores if mask is None else scores + mask, -1)
+    products = q @ k.transpose(-1, -2) * scale
+    weights = torch.softmax(products if mask is None else products + mask, axis)
     return weights @ v
+
+
+def _within(shape: Sequence[Any], whole: Sequence[Any]) -> bool:
+    """Whether a tensor of this shape broadcasts to the other, and makes nothing larger."""
+    pairs = zip(reversed(shape), reversed(whole), strict=False)
+    return len(shape) <= len(whole) and all(a == b or a == 1 for a, b in pairs)
 
 
 def flex_attention(call: OnnxCall, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
