@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 FLOAT = TensorProto.FLOAT
 
 
-def value(name: str, *shape: int | str, kind: int = FLOAT) -> Any:
+def value(name: str, *shape: int | str | None, kind: int = FLOAT) -> Any:
     return helper.make_tensor_value_info(name, kind, list(shape))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from onnx import SparseTensorProto
 from tests.frontend.onnx.files import (
     adding,
     external,
@@ -235,10 +236,53 @@ def test_functions_are_inlined(tmp_path: Path) -> None:
     assert made(torch.tensor([1.0, -2, 3, -4])).tolist() == [0, -2, 0, -4]
 
 
+def test_functions_of_another_opset_mean_what_they_meant(tmp_path: Path) -> None:
+    """Softmax of opset 11 is over all axes from the first on, of opset 18 over the last."""
+    opsets = [make_opsetid("", 11), make_opsetid("own", 1)]
+    body = [make_node("Softmax", ["x"], ["y"])]
+    softmax = make_function("own", "Old", ["x"], ["y"], body, opsets)
+    nodes = [make_node("Old", ["x"], ["a"], domain="own"), make_node("Softmax", ["a"], ["y"])]
+    shape = [value("x", 2, 3, 4)], [value("y", 2, 3, 4)]
+    path = written(tmp_path, model(nodes, *shape, functions=[softmax], domains=["own"]))
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
+    expected = x.reshape(2, 12).softmax(1).reshape(2, 3, 4).softmax(-1)
+    torch.testing.assert_close(from_onnx(path)(x), expected)
+
+
+def test_a_function_of_an_opset_that_nobody_knows_is_told(tmp_path: Path) -> None:
+    opsets = [make_opsetid("", 99), make_opsetid("own", 1)]
+    new = make_function("own", "New", ["x"], ["y"], [make_node("Relu", ["x"], ["y"])], opsets)
+    nodes = [make_node("New", ["x"], ["y"], domain="own")]
+    shape = [value("x", 4)], [value("y", 4)]
+    made = model(nodes, *shape, functions=[new], domains=["own"])
+    refused(written(tmp_path, made), "opset 99")
+
+
+@pytest.mark.parametrize("node", [True, False])
+def test_sparse_tensors_are_refused_by_name(node: bool, tmp_path: Path) -> None:
+    """A hundred bytes that say a terabyte."""
+    numbers, places = weight("w", NUMBERS[:1]), weight("w_places", np.array([1]))
+    sparse = SparseTensorProto(values=numbers, indices=places, dims=[1 << 40])
+    nodes = [make_node("Add", ["x", "w"], ["y"])]
+    if node:
+        nodes.insert(0, make_node("Constant", [], ["w"], sparse_value=sparse))
+    made = model(nodes, [value("x", 4)], [value("y", 4)])
+    if not node:
+        made.graph.sparse_initializer.append(sparse)
+    refused(written(tmp_path, made), "sparse tensors", "export the model with weights")
+
+
 def test_nodes_in_any_order_run(tmp_path: Path) -> None:
     nodes = [make_node("Abs", ["a"], ["y"]), make_node("Neg", ["x"], ["a"])]
     made = from_onnx(written(tmp_path, model(nodes, [value("x", 4)], [value("y", 4)])))
     assert made(-X).tolist() == [1, 1, 1, 1]
+
+
+def test_operators_of_our_own_are_nobody_elses(tmp_path: Path) -> None:
+    """Those that patterns are found as, whose attributes no file has."""
+    nodes = [make_node("Attention", ["x", "x", "x"], ["y"], domain="anabranch")]
+    made = model(nodes, [value("x", 4)], [value("y", 4)], domains=["anabranch"])
+    refused(written(tmp_path, made), "anabranch.Attention (1)")
 
 
 def test_all_unknown_operators_are_named_with_how_often_they_occur(tmp_path: Path) -> None:

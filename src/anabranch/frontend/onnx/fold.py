@@ -65,6 +65,9 @@ def _constant(node: OnnxNode, constants: dict[str, Tensor]) -> bool:
 def _filled(node: OnnxNode, constants: dict[str, Tensor]) -> float:
     """At most so many numbers a result has that its inputs give the size of."""
     operands = [constants[name] for name in node.inputs if name]
+    counts = [operand.numel() for operand in operands]
+    if not operands or (node.op == "Range" and (len(operands) != 3 or not all(counts))):
+        return math.inf  # whoever runs it will be told
     if node.op == "Range":
         start, limit, delta = (float(operand.reshape(-1)[0]) for operand in operands)
         return abs((limit - start) / delta) if delta else math.inf

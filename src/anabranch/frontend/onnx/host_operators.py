@@ -19,6 +19,8 @@ from anabranch.frontend.onnx.host import MOST_HOST, SYMBOLS, Array, Host, host
 HostAnswer = Host | tuple[Host, ...] | None
 FEW_FILLED = 16
 """Numbers that a constant of some shape may have, to be known in Python: as many as a shape has."""
+LARGEST = {torch.int64: 1 << 63, torch.int32: 1 << 31}
+"""What integers of a type end below."""
 
 
 def _of_numbers(
@@ -39,11 +41,17 @@ def _of_numbers(
 
 
 def rounded(number: Any, dtype: torch.dtype) -> Any:
-    """A number as its dtype holds it."""
-    if isinstance(number, float) and dtype == torch.float32:
-        return float(np.float32(number))
-    if isinstance(number, float) and not dtype.is_floating_point:
-        return int(number)
+    """A number as its dtype holds it. OverflowError for an integer that is too large for it, which
+    tensors take modulo its range."""
+    if isinstance(number, SYMBOLS):
+        return number
+    if dtype.is_floating_point:
+        with np.errstate(over="ignore"):
+            return float(np.float32(number) if dtype == torch.float32 else number)
+    if dtype in LARGEST:
+        number = int(number)
+        if not -LARGEST[dtype] <= number < LARGEST[dtype]:
+            raise OverflowError(f"{number} is not of {dtype}")
     return number
 
 
@@ -131,7 +139,8 @@ def slice_of(
     for axis, a, b, step in zip(over, begin, end, by, strict=True):
         size = x.array.shape[axis]
         if step < 0:
-            index[axis] = slice(min(a, size - 1), None if b < -size else b, step)
+            first = max(a + size, 0) if a < 0 else min(a, size - 1)
+            index[axis] = slice(first, None if b < -size else b, step)
         else:
             index[axis] = slice(a, b, step)
     return Host(x.array[tuple(index)], x.dtype)
@@ -171,6 +180,8 @@ def _reduced(function: Callable[[Any], Any]) -> Callable[..., HostAnswer]:
             return None
         if not x.array.size or (axes is not None and not axes.array.size):
             return None
+        if axes is None and call.get("noop_with_empty_axes", 0):
+            return None
         reduced = function(x.array.tolist())
         return host([reduced] if call.get("keepdims", 1) else reduced, x.dtype)
 
@@ -183,6 +194,8 @@ def _extreme(larger: bool) -> Callable[[Any, Any], Any]:
     def pick(a: Any, b: Any) -> Any:
         if isinstance(a, SYMBOLS) or isinstance(b, SYMBOLS):
             return symbolic(a, b)
+        if a != a or b != b:
+            return math.nan
         return max(a, b) if larger else min(a, b)
 
     return pick

@@ -102,7 +102,10 @@ def _on_host(call: OnnxCall, operands: Sequence[Any]) -> Any:
             isinstance(value, Host) and value.dtype in HOST_DTYPES and value.array.size <= MOST_HOST
         ):
             return None
-    return function(call, *operands)
+    try:
+        return function(call, *operands)
+    except (ArithmeticError, ValueError):  # of infinities, zeros and the like tensors know more
+        return None
 
 
 def arguments(operator: OnnxOperator, operands: Sequence[Any], device: torch.device) -> list[Any]:

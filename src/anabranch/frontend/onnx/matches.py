@@ -43,8 +43,9 @@ class Matches:
     def number(self, name: str) -> float | None:
         """A constant of one number, which adds no axes to what it is combined with."""
         tensor = self._constants.get(name)
-        one = tensor is not None and tensor.numel() == 1 and tensor.dim() <= 1
-        return float(tensor) if one else None
+        if tensor is None or tensor.numel() != 1 or tensor.dim() > 1:
+            return None
+        return float(tensor)
 
     def near(self, name: str, number: float) -> bool:
         """Whether a constant is this number, as far as its type tells them apart."""

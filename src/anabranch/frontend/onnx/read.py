@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -52,9 +52,12 @@ def read_onnx(path: str | os.PathLike[str], floats: torch.dtype = torch.float32)
             "it is empty, cut off, or no file of ONNX",
             "export or copy the model again",
         )
+    if proto.graph.sparse_initializer:
+        _refuse_sparse(place.name, proto.graph.sparse_initializer[0].values.name)
     model = _told(place.name, lambda: ir.from_proto(proto))
     _told(place.name, lambda: _check_functions(place.name, model))
     if model.functions:
+        _told(place.name, lambda: _keep_versions(place.name, model))
         inline = ir.passes.common.InlinePass()
         _told(place.name, lambda: inline(model))
     for domain, version in model.opset_imports.items():
@@ -99,6 +102,8 @@ def _told(name: str, work: Callable[[], Any]) -> Any:
         cause: BaseException = failed
         while (deeper := cause.__cause__ or cause.__context__) is not None:
             cause = deeper
+        if isinstance(cause, NotImplementedError) and "parse" in str(cause):
+            _refuse_sparse(name, "a constant")
         raise OnnxError(
             f"{name} cannot be read as a model of ONNX",
             f"{type(cause).__name__}: {str(cause).strip() or 'it is no message of protobuf'}",
@@ -106,6 +111,28 @@ def _told(name: str, work: Callable[[], Any]) -> Any:
         ) from failed
     finally:
         logger.setLevel(before)
+
+
+def _refuse_sparse(name: str, which: str) -> NoReturn:
+    raise OnnxError(
+        f"{name} has sparse tensors, {which} for one",
+        "they are not supported, and a few numbers of them say a shape of any size",
+        "export the model with weights that hold all their numbers",
+    )
+
+
+def _keep_versions(name: str, model: Any) -> None:
+    """Note the set of operators in each node of a function that is meant in another than the model:
+    in the model's place they would be taken for its own."""
+    together = dict(model.opset_imports)
+    for function in model.functions.values():
+        own = dict(function.opset_imports)
+        for node in function.all_nodes():
+            node.version = node.version or own.get(node.domain)
+        for domain, version in own.items():
+            if domain in ONNX_DOMAIN:
+                check_opset(name, version)
+            function.opset_imports[domain] = together.setdefault(domain, version)
 
 
 def _check_functions(name: str, model: Any) -> None:

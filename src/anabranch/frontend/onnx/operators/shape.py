@@ -119,7 +119,7 @@ def slice_of(
             x = x[tuple(index)]
             continue
         size = x.shape[axis]
-        first = min(start + size if start < 0 else start, size - 1)
+        first = max(start + size, 0) if start < 0 else min(start, size - 1)
         last = -1 if end < -size else end + size if end < 0 else end
         index = [slice(None)] * (axis % x.dim()) + [slice(size - 1 - first, size - 1 - last, -step)]
         x = x.flip(axis)[tuple(index)]
