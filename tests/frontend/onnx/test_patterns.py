@@ -45,6 +45,21 @@ def _gelu_by_tanh() -> Any:
     return nodes, of, ["Gelu"]
 
 
+def _silu() -> Any:
+    nodes = [make_node("Sigmoid", ["x"], ["s"]), make_node("Mul", ["s", "x"], ["y"])]
+    return nodes, [], ["Swish"]
+
+
+def _no_silu() -> Any:
+    """The sigmoid of something else."""
+    nodes = [
+        make_node("Neg", ["x"], ["n"]),
+        make_node("Sigmoid", ["n"], ["s"]),
+        make_node("Mul", ["x", "s"], ["y"]),
+    ]
+    return nodes, [], None
+
+
 def _no_gelu() -> Any:
     """Half of x twice: one factor more than there should be."""
     nodes, of, _ = _gelu()
@@ -95,7 +110,11 @@ def _linear() -> Any:
 
 
 @pytest.mark.parametrize(
-    "make", [_gelu, _gelu_by_tanh, _no_gelu, _shared, _layer_norm, _attention, _linear]
+    "make",
+    [
+        *(_gelu, _gelu_by_tanh, _no_gelu, _silu, _no_silu),
+        *(_shared, _layer_norm, _attention, _linear),
+    ],
 )
 def test_what_is_spelled_out_is_one_operator_and_the_same(make: Any, tmp_path: Path) -> None:
     nodes, weights, ops = make()

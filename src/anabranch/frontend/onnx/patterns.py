@@ -1,6 +1,7 @@
 """Operators that exporters spell out, as the one that torch's own modules call.
 
     Div sqrt(2), Erf, Add 1, Mul x, Mul 0.5                       ->  Gelu
+    Sigmoid, Mul x                                                ->  Swish, which torch calls silu
     MatMul with a matrix of weights, Add a row of weights         ->  Gemm, a linear layer
     ReduceMean, Sub, Pow 2, ReduceMean, Add, Sqrt, Div, Mul, Add  ->  LayerNormalization
     MatMul, Add mask, Softmax, MatMul                             ->  anabranch.Attention
@@ -92,6 +93,17 @@ def gelu(matches: Matches, root: OnnxNode) -> OnnxNode | None:
             return _node_like(root, "Gelu", [x])
         if inner is not None and inner.op == "Tanh" and _cubic(matches, inner.inputs[0], x):
             return _node_like(root, "Gelu", [x], approximate="tanh")
+    return None
+
+
+def silu(matches: Matches, root: OnnxNode) -> OnnxNode | None:
+    """The product x * sigmoid(x)."""
+    if root.op != "Mul" or root.domain:
+        return None
+    for x, other in (root.inputs, root.inputs[::-1]):
+        node = matches.only(other, "Sigmoid")
+        if node is not None and node.inputs[0] == x:
+            return _node_like(root, "Swish", [x])
     return None
 
 
@@ -214,9 +226,8 @@ def attention(matches: Matches, root: OnnxNode) -> OnnxNode | None:
     scales = [*scales, *by_q, *by_k, *more]
     inputs = [q, k, root.inputs[1], mask, *(name for name, _ in scales)]
     divide = tuple(int(divides) for _, divides in scales)
-    axis = soft.attributes.get("axis", -1)
-    more = {"divide": divide, "key_order": order, "axis": axis}
-    return _node_like(root, "Attention", inputs, OWN_DOMAIN, **more)
+    said = {"divide": divide, "key_order": order, "axis": soft.attributes.get("axis", -1)}
+    return _node_like(root, "Attention", inputs, OWN_DOMAIN, **said)
 
 
 def _softmax(matches: Matches, name: str) -> OnnxNode | None:
@@ -274,6 +285,7 @@ def _in_order(
 
 PATTERNS: Sequence[Callable[[Matches, OnnxNode], OnnxNode | None]] = (
     gelu,
+    silu,
     layer_norm,
     attention,
     linear,
