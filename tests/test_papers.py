@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,22 @@ def test_a_row_is_the_record_with_most_of_its_table() -> None:
     ):
         assert all(chosen(order, table, ("net", 1)) is right for order in (runs, runs[::-1]))
     assert chosen([whole], table, ("net", 8)) is None
+    halves = replace(table, dtype="fp16")
+    other = replace(whole, dtype="fp16", date="2026-11-20")
+    assert chosen([whole, other], halves, ("net", 1)) is other
+    assert chosen([whole, other], table, ("net", 1)) is whole and halves.words == " --dtype fp16"
+
+
+def test_a_table_of_several_dtypes_is_one_for_each() -> None:
+    """Below the last of them stands what differs."""
+    papers = runpy.run_path(str(ROOT / "tools" / "papers.py"))
+    texts = dict.fromkeys(("title", "says", "differs"), "Words.") | {"command": "autograph systems"}
+    column = {"head": "Nimble", "over": "anabranch:nimble", "under": "anabranch:autograph"}
+    entry = {**texts, "models": ["sru"], "column": [column], "dtypes": ["tf32", "fp16"]}
+    first, second = papers["tables_of"]({"table": [entry]})
+    assert (first.title, first.differs) == ("Words., tf32", "")
+    assert (second.title, second.differs) == ("Words., fp16", "Words.")
+    assert second.words == "autograph systems --dtype fp16"
 
 
 def test_a_number_that_is_not_there_says_what_makes_it() -> None:
@@ -51,10 +68,15 @@ def test_a_number_that_is_not_there_says_what_makes_it() -> None:
     page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     for section in page.split("\n### "):
         networks: set[str] = set()
-        command = r"- not run: `anabranch reproduce (\w+) (\w+) --models (\S+?)(?: --batch (\S+))?`"
-        for paper, table, models, batches in re.findall(command, section):
+        command = (
+            r"- not run: `anabranch reproduce (\w+) (\w+)(?: --dtype (\w+))? --models (\S+?)"
+            r"(?: --batch (\S+))?`"
+        )
+        for paper, table, dtype, models, batches in re.findall(command, section):
             asked = tuple(models.split(",")), tuple(int(n) for n in batches.split(",") if n)
-            matrix = asked_as(reproduction(paper, table).matrix, asked[0], None, "cpu", asked[1])
+            matrix = asked_as(
+                reproduction(paper, table).matrix, asked[0], dtype or None, "cpu", asked[1]
+            )
             assert matrix.models == asked[0]
             networks |= {model.removeprefix("zoo:") for model in asked[0]}
         rows = [line for line in section.splitlines() if line.startswith("| ")]

@@ -165,7 +165,7 @@ def _slowed(row: Mapping[str, Any] | None) -> bool:
 class Table:
     """A table: `command` runs it; `says`: what its numbers are; `differs`: what stands between the
     paper's and ours. `kind`: of which records. `systems`: that the command runs, as rows name
-    them."""
+    them. `dtype`: the only one that it is of, "" for any."""
 
     title: str
     command: str
@@ -175,10 +175,16 @@ class Table:
     columns: tuple[Column, ...]
     kind: str
     systems: frozenset[str] = frozenset()
+    dtype: str = ""
+
+    @property
+    def words(self) -> str:
+        """Behind `anabranch reproduce`."""
+        return f"{self.command} --dtype {self.dtype}" if self.dtype else self.command
 
 
 def tables_of(paper: Mapping[str, Any]) -> Iterator[Table]:
-    """Those of a paper, as the file has them."""
+    """Those of a paper, as the file has them; one that has several `dtypes` once for each."""
     for entry in paper["table"]:
         columns = tuple(Column(**column) for column in entry["column"])
         batches = entry.get("batches", [1])
@@ -186,7 +192,16 @@ def tables_of(paper: Mapping[str, Any]) -> Iterator[Table]:
         texts = {name: entry[name].strip() for name in ("title", "command", "says", "differs")}
         kind = entry.get("kind", SYSTEMS)
         systems = systems_of(texts["command"])
-        yield Table(**texts, places=places, columns=columns, kind=kind, systems=systems)
+        dtypes = entry.get("dtypes", [""])
+        for dtype in dtypes:
+            own = dict(texts)
+            if dtype:
+                own["title"] += f", {dtype}"
+            if dtype != dtypes[-1]:
+                own["differs"] = ""
+            yield Table(
+                **own, places=places, columns=columns, kind=kind, systems=systems, dtype=dtype
+            )
 
 
 def systems_of(command: str) -> frozenset[str]:
@@ -229,7 +244,7 @@ operators; they are to be taken again.
 def _table(table: Table) -> Iterator[str]:
     yield f"### {table.title}"
     yield ""
-    yield f"`anabranch reproduce {table.command}`. {table.says}"
+    yield f"`anabranch reproduce {table.words}`. {table.says}"
     yield ""
     batched = len({batch for _, batch in table.places}) > 1
     heads = ["network", *(["batch"] if batched else []), *(c.head for c in table.columns), "ours"]
@@ -254,7 +269,7 @@ def _table(table: Table) -> Iterator[str]:
         told, ours = (_mean(values) for values in zip(*pairs, strict=True))
         yield (
             f"Ours is above the paper's in {above} of {len(pairs)} ratios; in geometric mean of "
-            f"these the paper's is {told:.2f} and ours {ours:.2f}. {table.differs}"
+            f"these the paper's is {told:.2f} and ours {ours:.2f}. {table.differs}".rstrip()
         )
     else:
         yield table.differs
@@ -279,7 +294,7 @@ def _below(table: Table) -> Iterator[str]:
         words = f"--models {','.join(f'zoo:{model}' for model in models)}"
         if batched:
             words += f" --batch {','.join(map(str, own))}"
-        yield f"- not run: `anabranch reproduce {table.command} {words}`"
+        yield f"- not run: `anabranch reproduce {table.words} {words}`"
     for reason, names in reasons.items():
         yield f"- none, {reason} ({', '.join(dict.fromkeys(names))})"
     if lacking or reasons:
@@ -323,7 +338,11 @@ def best(runs: Iterable[Run], table: Table, place: Place) -> Run | None:
     systems are as published, of these the one with the most numbers of the table, then with the
     most times of its systems, then the newest."""
     first, *_ = table.columns
-    own = (run for run in runs if run.kind == table.kind and run.place == place)
+    own = (
+        run
+        for run in runs
+        if run.kind == table.kind and run.place == place and table.dtype in ("", run.dtype)
+    )
 
     def worth(run: Run) -> tuple[bool, int, int, str]:
         numbers = sum(column.ours(run) is not None for column in table.columns)
