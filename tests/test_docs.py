@@ -255,7 +255,7 @@ def test_numbers_of_papers_stand_beside_the_records() -> None:
     papers = runpy.run_path(str(ROOT / "tools" / "papers.py"))
     page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     assert page == papers["page"](), "docs/papers.md is old: make benchmarks"
-    commands = set(re.findall(r"`anabranch reproduce (\w+) (\w+)`", page))
+    commands = set(re.findall(r"`anabranch reproduce (\w+) (\w+)(?: --dtype \w+)?`", page))
     assert commands == {(paper, table) for paper, own in REPRODUCTIONS.items() for table in own}
 
 
