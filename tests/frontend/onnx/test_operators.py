@@ -2,8 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
 import torch
+from tests.frontend.onnx.files import make_node, model, value, weight, written
 from tests.frontend.onnx.node_tests import (
     cases,
     imported,
@@ -15,6 +18,7 @@ from tests.frontend.onnx.node_tests import (
 )
 
 import anabranch
+from anabranch.frontend.onnx.importer import from_onnx
 
 pytestmark = pytest.mark.xdist_group("onnx_nodes")  # they share what all of them gave
 
@@ -70,3 +74,31 @@ def test_compiled(name: str, tmp_path: Path) -> None:
     results = results if isinstance(results, tuple) else (results,)
     for ours, theirs in zip(results, answers, strict=True):
         same(ours, theirs, case.rtol, max(case.atol, 1e-6))
+
+
+def test_slopes_that_are_not_those_of_channels_broadcast(tmp_path: Path) -> None:
+    """Five rows, and as many channels."""
+    slope = torch.linspace(-1, 1, 5).reshape(5, 1)
+    nodes = [make_node("PRelu", ["x", "slope"], ["y"])]
+    shape = [value("x", 2, 5, 5, 4)], [value("y", 2, 5, 5, 4)]
+    net = from_onnx(written(tmp_path, model(nodes, *shape, [weight("slope", slope.numpy())])))
+    x = -torch.rand(2, 5, 5, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(net(x), x * slope)
+    rows = from_onnx(
+        written(tmp_path, model(nodes, *shape, [weight("slope", slope[None].numpy())]))
+    )
+    assert torch.equal(rows(x), x * slope)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge"])
+@pytest.mark.parametrize("sides", [(0, 0, 1, 2), (0, 1, 2, 0), (0, 0, -1, 1), (0, 0, 3, 0)])
+def test_padding_by_what_there_is(mode: str, sides: tuple[int, ...], tmp_path: Path) -> None:
+    """Also where torch has no function for it, which does not cut."""
+    pads = weight("pads", np.array([0, 0, *sides[::2], 0, 0, *sides[1::2]]))
+    nodes = [make_node("Pad", ["x", "pads"], ["y"], mode=mode)]
+    made = model(nodes, [value("x", 2, 3, 4, 4)], [value("y", 2, 3, None, None)], [pads])
+    path = written(tmp_path, made)
+    x = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"x": x.numpy()})
+    assert torch.equal(from_onnx(path)(x), torch.from_numpy(expected))

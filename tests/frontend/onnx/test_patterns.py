@@ -50,6 +50,58 @@ def _silu() -> Any:
     return nodes, [], ["Swish"]
 
 
+def _mish() -> Any:
+    nodes = [
+        make_node("Softplus", ["x"], ["s"]),
+        make_node("Tanh", ["s"], ["t"]),
+        make_node("Mul", ["x", "t"], ["y"]),
+    ]
+    return nodes, [], ["Mish"]
+
+
+def _softplus(edge: float = 20.0) -> Any:
+    nodes = [
+        make_node("Softplus", ["x"], ["s"]),
+        make_node("Greater", ["x", "edge"], ["above"]),
+        make_node("Where", ["above", "x", "s"], ["y"]),
+    ]
+    return nodes, numbers(edge=edge), ["Softplus"]
+
+
+def _no_softplus() -> Any:
+    nodes, of, _ = _softplus(0.5)
+    return nodes, of, None
+
+
+def _group_norm() -> Any:
+    """Of three channels, each a group of its own, as the shape of x is given twice."""
+    nodes = [
+        make_node("Reshape", ["x", "groups"], ["g"]),
+        make_node("InstanceNormalization", ["g", "ones", "zeros"], ["n"]),
+        make_node("Shape", ["x"], ["shape"]),
+        make_node("Reshape", ["n", "shape"], ["b"]),
+        make_node("Mul", ["b", "scale"], ["s"]),
+        make_node("Add", ["s", "bias"], ["y"]),
+    ]
+    rows = [weight(k, np.array(row, dtype=np.float32)) for k, row in GROUPED.items()]
+    return nodes, [weight("groups", np.array([0, 3, -1])), *rows], ["Shape", "GroupNorm"]
+
+
+GROUPED = {
+    "ones": [1, 1, 1],
+    "zeros": [0, 0, 0],
+    "scale": [[[1]], [[2]], [[3]]],
+    "bias": [[[0.5]], [[1]], [[2]]],
+}
+
+
+def _no_group_norm() -> Any:
+    """Scales are those of the last axis: no norm of torch, but what the file says."""
+    nodes, of, ops = _group_norm()
+    of[-2] = weight("scale", np.linspace(1, 2, 8, dtype=np.float32))
+    return nodes, of, ops
+
+
 def _no_silu() -> Any:
     """The sigmoid of something else."""
     nodes = [
@@ -112,7 +164,8 @@ def _linear() -> Any:
 @pytest.mark.parametrize(
     "make",
     [
-        *(_gelu, _gelu_by_tanh, _no_gelu, _silu, _no_silu),
+        *(_gelu, _gelu_by_tanh, _no_gelu, _silu, _no_silu, _mish, _softplus, _no_softplus),
+        *(_group_norm, _no_group_norm),
         *(_shared, _layer_norm, _attention, _linear),
     ],
 )
@@ -125,6 +178,61 @@ def test_what_is_spelled_out_is_one_operator_and_the_same(make: Any, tmp_path: P
     assert found == (ops if ops is not None else [node.op_type for node in nodes])
     torch.manual_seed(0)
     agree(net, path, (torch.randn(2, 3, 4, 8),))
+
+
+@pytest.mark.parametrize("how", [(False, 17), (True, 18)])
+def test_modules_of_torch_come_back_as_they_were(how: tuple[bool, int], tmp_path: Path) -> None:
+    """By the functions that they call, though files have no operators for some of them."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3),
+        torch.nn.GroupNorm(4, 8),
+        torch.nn.SiLU(),
+        torch.nn.ReflectionPad2d((1, 2, 0, 1)),
+        torch.nn.Mish(),
+        torch.nn.ReplicationPad2d(1),
+        torch.nn.PReLU(8),
+        torch.nn.Softplus(),
+    ).eval()
+    with torch.no_grad():
+        net.get_parameter("1.weight").uniform_(0.5, 2.0)
+    x = torch.randn(2, 3, 12, 12)
+    path = exported(net, (x,), tmp_path / "net.onnx", dynamo=how[0], opset_version=how[1])
+    imported = from_onnx(path)
+    agree(imported, path, (x,))
+    calls = [operators(torch.export.export(m, (x,), strict=False)) for m in (net, imported)]
+    assert calls[0] == calls[1]
+
+
+class Shared(torch.nn.Module):
+    """Four heads of queries for two of keys, which exporters repeat, join and take apart."""
+
+    def forward(self, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(q, kv, kv, is_causal=True, enable_gqa=True)
+
+
+def test_keys_that_heads_share_are_repeated(tmp_path: Path) -> None:
+    args = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8)
+    path = exported(Shared(), args, tmp_path / "net.onnx", dynamo=True, opset_version=18)
+    net = from_onnx(path)
+    assert "Attention" in [node.op for node in net.graph.nodes]
+    agree(net, path, args)
+
+
+def test_bags_of_embeddings_are_added_in_a_loop_of_known_length(tmp_path: Path) -> None:
+    """Whose bounds are cast like others that are known."""
+    bag, x = torch.nn.EmbeddingBag(20, 8, mode="sum"), torch.randint(0, 20, (3, 4))
+    path = exported(bag, (x,), tmp_path / "net.onnx", dynamo=True, opset_version=18)
+    fast = anabranch.compile(from_onnx(path), (x,), target="cpu", search="none", fullgraph=True)
+    torch.testing.assert_close(fast(x), bag(x))
+
+
+def operators(program: Any) -> list[str]:
+    """The operators of a captured model but for those that only look at shapes."""
+    views = ("aten.view", "aten.reshape", "aten.permute", "aten.transpose")
+    named = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    return [name for name in named if not name.startswith(views)]
 
 
 def test_a_file_takes_as_long_as_the_model_that_it_was_exported_from(tmp_path: Path) -> None:

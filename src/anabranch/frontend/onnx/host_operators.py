@@ -84,7 +84,15 @@ def where(call: OnnxCall, condition: Host, a: Host, b: Host) -> HostAnswer:
 
 def cast(call: OnnxCall, x: Host) -> HostAnswer:
     """Cast to a type that Python has."""
-    dtype = call.dtype("to")
+    return _as(call, x, call.dtype("to"))
+
+
+def cast_like(call: OnnxCall, x: Host, like: Host) -> HostAnswer:
+    """CastLike."""
+    return _as(call, x, like.dtype)
+
+
+def _as(call: OnnxCall, x: Host, dtype: torch.dtype) -> HostAnswer:
     if dtype in (torch.int64, torch.int32):
         return _of_numbers(_whole, dtype)(call, x)
     if dtype == torch.bool:
@@ -265,6 +273,7 @@ HOST_OPERATORS: Mapping[str, Callable[..., HostAnswer]] = {
     "Add": _of_numbers(operator.add),
     "And": _of_numbers(lambda a, b: bool(a) and bool(b), torch.bool),
     "Cast": cast,
+    "CastLike": cast_like,
     "Ceil": _of_numbers(math.ceil),
     "Concat": concat,
     "ConstantOfShape": constant_of_shape,

@@ -55,6 +55,11 @@ class Matches:
         rounded = ROUNDED.get(self._constants[name].dtype, 1e-6)
         return math.isclose(own, number, rel_tol=rounded)
 
+    def all_are(self, name: str, number: float) -> bool:
+        """Whether all numbers of a constant are exactly this one."""
+        tensor = self._constants.get(name)
+        return tensor is not None and bool((tensor == number).all())
+
     def is_number(self, name: str, depth: int = 16) -> bool:
         """Whether a value is a number that Python knows: a constant, or made of shapes alone."""
         if self._constants.get(name) is not None:

@@ -2,6 +2,8 @@
 
     Div sqrt(2), Erf, Add 1, Mul x, Mul 0.5                       ->  Gelu
     Sigmoid, Mul x                                                ->  Swish, which torch calls silu
+    Softplus, Tanh, Mul x                                         ->  Mish
+    Reshape, InstanceNormalization, Reshape, Mul, Add             ->  anabranch.GroupNorm
     MatMul with a matrix of weights, Add a row of weights         ->  Gemm, a linear layer
     ReduceMean, Sub, Pow 2, ReduceMean, Add, Sqrt, Div, Mul, Add  ->  LayerNormalization
     MatMul, Add mask, Softmax, MatMul                             ->  anabranch.Attention
@@ -16,7 +18,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -29,6 +31,18 @@ from anabranch.frontend.onnx.stacks import stacked
 NEWEST = 28
 Scales = list[tuple[str, bool]]
 """Names of numbers, and whether they divide."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionKeys:
+    """The keys of an attention before their last two axes changed places: the value, numbers that
+    scale it, the order that its axes were given in the same move, and the names of the shapes with
+    joined axes before and with axes apart after it."""
+
+    name: str
+    scales: Scales
+    order: tuple[int, ...] = ()
+    shapes: tuple[str, str] = ("", "")
 
 
 def with_patterns(file: OnnxFile) -> OnnxFile:
@@ -104,6 +118,51 @@ def silu(matches: Matches, root: OnnxNode) -> OnnxNode | None:
         node = matches.only(other, "Sigmoid")
         if node is not None and node.inputs[0] == x:
             return _node_like(root, "Swish", [x])
+    return None
+
+
+def mish(matches: Matches, root: OnnxNode) -> OnnxNode | None:
+    """The product x * tanh(softplus(x))."""
+    if root.op != "Mul" or root.domain:
+        return None
+    for x, other in (root.inputs, root.inputs[::-1]):
+        node = matches.only(other, "Tanh")
+        inner = None if node is None else matches.only(node.inputs[0], "Softplus")
+        if inner is not None and inner.inputs[0] == x:
+            return _node_like(root, "Mish", [x])
+    return None
+
+
+def softplus(matches: Matches, root: OnnxNode) -> OnnxNode | None:
+    """Softplus, and x itself above 20, as torch computes it anyway."""
+    if root.op != "Where" or root.domain:
+        return None
+    above = matches.only(root.inputs[0], "Greater")
+    inner = matches.only(root.inputs[2], "Softplus")
+    if above is None or inner is None or not matches.near(above.inputs[1], 20.0):
+        return None
+    x = root.inputs[1]
+    return _node_like(root, "Softplus", [x]) if above.inputs[0] == inner.inputs[0] == x else None
+
+
+def group_norm(matches: Matches, root: OnnxNode) -> OnnxNode | None:
+    """Norms of instances whose channels are groups of x's, scaled and shifted by channels."""
+    if root.op != "Add" or root.domain:
+        return None
+    for product, bias in (root.inputs, root.inputs[::-1]):
+        scaled = matches.only(product, "Mul") if matches.rank(bias) is not None else None
+        if scaled is None:
+            continue
+        for normed, scale in (scaled.inputs, scaled.inputs[::-1]):
+            back = matches.only(normed, "Reshape") if matches.rank(scale) is not None else None
+            norm = None if back is None else matches.only(back.inputs[0], "InstanceNormalization")
+            inner = None if norm is None else matches.only(norm.inputs[0], "Reshape")
+            if back is None or norm is None or inner is None:
+                continue
+            if matches.all_are(norm.inputs[1], 1.0) and matches.all_are(norm.inputs[2], 0.0):
+                inputs = [inner.inputs[0], scale, bias, inner.inputs[1], back.inputs[1]]
+                epsilon = norm.attributes.get("epsilon", 1e-5)
+                return _node_like(root, "GroupNorm", inputs, OWN_DOMAIN, epsilon=epsilon)
     return None
 
 
@@ -220,13 +279,13 @@ def attention(matches: Matches, root: OnnxNode) -> OnnxNode | None:
         return None
     q, by_q = _scaled(matches, product.inputs[0])
     turned, by_k = _scaled(matches, product.inputs[1])
-    k, order, more = _turned_back(matches, turned)
-    if k is None:
+    keys = _turned_back(matches, turned)
+    if keys is None:
         return None
-    scales = [*scales, *by_q, *by_k, *more]
-    inputs = [q, k, root.inputs[1], mask, *(name for name, _ in scales)]
+    scales = [*scales, *by_q, *by_k, *keys.scales]
+    inputs = [q, keys.name, root.inputs[1], mask, *keys.shapes, *(name for name, _ in scales)]
     divide = tuple(int(divides) for _, divides in scales)
-    said = {"divide": divide, "key_order": order, "axis": soft.attributes.get("axis", -1)}
+    said = {"divide": divide, "key_order": keys.order, "axis": soft.attributes.get("axis", -1)}
     return _node_like(root, "Attention", inputs, OWN_DOMAIN, **said)
 
 
@@ -256,37 +315,34 @@ def _scaled(matches: Matches, name: str) -> tuple[str, Scales]:
     return (b, [(a, False)]) if node.op == "Mul" and matches.is_number(a) else (name, [])
 
 
-def _turned_back(matches: Matches, name: str) -> tuple[str | None, tuple[int, ...], Scales]:
-    """The value before its last two axes changed places, the order that its axes were given
-    in the same move, and a number that scales it. Some exporters join the leading axes first, and
-    take them apart afterwards."""
+def _turned_back(matches: Matches, name: str) -> AttentionKeys | None:
+    """The value before its last two axes changed places. Some exporters join the leading axes
+    first, and take them apart afterwards."""
     node = matches.only(name, "Transpose", "Reshape")
     if node is not None and node.op == "Reshape":
         inner = matches.only(node.inputs[0], "Transpose")
         joined = None if inner is None else matches.only(inner.inputs[0], "Reshape")
         if inner is None or joined is None or inner.attributes.get("perm") != (0, 2, 1):
-            return None, (), []
-        return _in_order(matches, joined.inputs[0], ())
+            return None
+        shapes = joined.inputs[1], node.inputs[1]
+        return AttentionKeys(*_scaled(matches, joined.inputs[0]), shapes=shapes)
     order = None if node is None else node.attributes.get("perm")
     if node is None or order is None or len(order) < 2:
-        return None, (), []
+        return None
     moved = (*order[:-2], order[-1], order[-2])
     if order[-2] < order[-1]:  # the last two are as they were
-        return None, (), []
-    return _in_order(matches, node.inputs[0], () if moved == tuple(range(len(moved))) else moved)
-
-
-def _in_order(
-    matches: Matches, name: str, order: tuple[int, ...]
-) -> tuple[str, tuple[int, ...], Scales]:
-    value, scales = _scaled(matches, name)
-    return value, order, scales
+        return None
+    kept = moved == tuple(range(len(moved)))
+    return AttentionKeys(*_scaled(matches, node.inputs[0]), order=() if kept else moved)
 
 
 PATTERNS: Sequence[Callable[[Matches, OnnxNode], OnnxNode | None]] = (
     gelu,
     silu,
+    mish,
+    softplus,
     layer_norm,
+    group_norm,
     attention,
     linear,
 )

@@ -58,9 +58,8 @@ def prelu(call: OnnxCall, x: Tensor, slope: Tensor) -> Tensor:
     """PRelu, whose slope may have any shape that broadcasts; once, a number for each channel."""
     if call.node.version < 9 and slope.dim() == 1:
         slope = slope.reshape(-1, *[1] * (x.dim() - 2))
-    channels = slope.numel() == 1 or (
-        slope.dim() == x.dim() - 1 and slope[..., 0].numel() == slope.numel()
-    )
+    apart = [size for axis, size in enumerate(reversed(slope.shape), 1) if axis != x.dim() - 1]
+    channels = slope.numel() == 1 or all(size == 1 for size in apart)
     per_channel = x.dim() >= 2 and slope.numel() in (1, x.shape[1])
     if x.is_floating_point() and channels and per_channel:
         return F.prelu(x, slope.reshape(-1))

@@ -14,7 +14,7 @@ from anabranch.frontend.onnx.call import OnnxCall
 from anabranch.frontend.onnx.graph import OnnxGraph
 from anabranch.frontend.onnx.host import tensors_of
 from anabranch.frontend.onnx.operators.operator import OnnxOperator, OperatorTable
-from anabranch.frontend.onnx.operators.shape import moved
+from anabranch.frontend.onnx.operators.shape import moved, reshape
 
 Maybe = Tensor | None
 
@@ -192,11 +192,20 @@ def linear_attention(
 
 
 def plain_attention(
-    call: OnnxCall, q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, *scales: Any
+    call: OnnxCall,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Maybe = None,
+    joined: list[int] | None = None,
+    apart: list[int] | None = None,
+    *scales: Any,
 ) -> Tensor:
     """softmax(q k^T * scale + mask) v, as `patterns` finds it spelled out. A scale is the product
-    of numbers, of which some divide. Where torch's function would take the operands otherwise than
-    they broadcast here, or the softmax is not over keys, it is computed step by step."""
+    of numbers, of which some divide. `joined`, `apart`: shapes of the keys as three axes, and of
+    the keys once the last two of these have changed places. Where torch's function would take the
+    operands otherwise than they broadcast here, or the softmax is not over keys, it is computed
+    step by step."""
     scale: Any = 1.0
     divide: tuple[int, ...] = call.get("divide", ())
     for factor, divides in zip(scales, divide, strict=True):
@@ -204,6 +213,8 @@ def plain_attention(
         scale = scale / number if divides else scale * number
     order: tuple[int, ...] = call.get("key_order", ())
     k = moved(k, order) if order else k
+    if joined is not None and apart is not None:
+        k = _taken_apart(call, k, joined, apart)
     axis = call.get("axis", -1)
     leading, scores = q.shape[:-2], (*q.shape[:-1], k.shape[-2])
     whole = q.dim() >= 3 and axis in (-1, q.dim() - 1) and k.shape[-2] == v.shape[-2]
@@ -213,6 +224,15 @@ def plain_attention(
     products = q @ k.transpose(-1, -2) * scale
     weights = torch.softmax(products if mask is None else products + mask, axis)
     return weights @ v
+
+
+def _taken_apart(call: OnnxCall, k: Tensor, joined: list[int], apart: list[int]) -> Tensor:
+    """Keys with their last two axes as they were before they changed places."""
+    rows = reshape(call, k, joined)
+    if rows.dim() == 3 and apart[-2:] == [rows.shape[2], rows.shape[1]] and 0 not in apart:
+        shape = [*apart[:-2], *rows.shape[1:]]
+        return k if list(k.shape) == shape else k.reshape(shape)
+    return reshape(call, rows.transpose(1, 2), apart).transpose(-1, -2)
 
 
 def _within(shape: Sequence[Any], whole: Sequence[Any]) -> bool:
@@ -246,7 +266,7 @@ def flex_attention(call: OnnxCall, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 ATTENTION: OperatorTable = {
     "ai.onnx.preview.FlexAttention": OnnxOperator(flex_attention),
-    "anabranch.Attention": OnnxOperator(plain_attention, numbers=(4, 5, 6, 7, 8)),
+    "anabranch.Attention": OnnxOperator(plain_attention, numbers=(4, 5, 6, 7, 8, 9, 10)),
     "Attention": OnnxOperator(attention),
     "LinearAttention": OnnxOperator(linear_attention),
     "RotaryEmbedding": OnnxOperator(rotary),

@@ -9,6 +9,7 @@ from torch import Tensor
 from anabranch.frontend.onnx.call import OnnxCall
 from anabranch.frontend.onnx.element_types import DTYPES
 from anabranch.frontend.onnx.operators.operator import OnnxOperator, OperatorTable
+from anabranch.frontend.onnx.operators.shape import reshape
 
 EPSILON = 1e-5
 
@@ -74,6 +75,22 @@ def group_norm(call: OnnxCall, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor
     return F.group_norm(x, groups, scale, bias, eps)
 
 
+def plain_group_norm(
+    call: OnnxCall, x: Tensor, scale: Tensor, bias: Tensor, inner: list[int], outer: list[int]
+) -> Tensor:
+    """Norms of x in the shape `inner`, (examples, groups, rest), back in the shape `outer`, as
+    `patterns` finds them: torch's norm of groups where x keeps its shape, and scales are those of
+    channels; else what the file says."""
+    grouped, eps = reshape(call, x, inner), call.get("epsilon", EPSILON)
+    channels = [1, x.shape[1], *[1] * (x.dim() - 2)]
+    plain = grouped.dim() == 3 and grouped.shape[0] == x.shape[0]
+    plain = plain and reshape(call, grouped, outer).shape == x.shape
+    if plain and all([1] * (x.dim() - s.dim()) + list(s.shape) == channels for s in (scale, bias)):
+        return F.group_norm(x, grouped.shape[1], scale.reshape(-1), bias.reshape(-1), eps)
+    normed = F.instance_norm(grouped, None, None, None, None, True, 0.0, eps)
+    return reshape(call, normed, outer) * scale + bias
+
+
 def lrn(call: OnnxCall, x: Tensor) -> Tensor:
     """LRN, as torch's local response norm."""
     alpha, beta = call.get("alpha", 1e-4), call.get("beta", 0.75)
@@ -94,6 +111,7 @@ def mean_variance(call: OnnxCall, x: Tensor) -> Tensor:
 
 
 NORMALISATION: OperatorTable = {
+    "anabranch.GroupNorm": OnnxOperator(plain_group_norm, numbers=(3, 4)),
     "BatchNormalization": OnnxOperator(batch_norm),
     "GroupNormalization": OnnxOperator(group_norm),
     "InstanceNormalization": OnnxOperator(instance_norm),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -149,10 +149,28 @@ def pad(
             flat = flat[:-2]
         number = value[0] if isinstance(value, list) and value else value or 0
         return _padded(x, flat, number)
+    if (last := _last_sides(x, sides, mode)) is not None:
+        return F.pad(x, last, PADDING[mode])
     for axis, (before, after) in sides.items():
         if before or after:
             x = x.index_select(axis, _places(x.shape[axis], before, after, mode, x.device))
     return x
+
+
+def _last_sides(x: Tensor, sides: Mapping[int, tuple[int, int]], mode: str) -> list[int] | None:
+    """The padding of all axes from the third on, the last one first; None where torch has no
+    function for it, or says otherwise."""
+    axes = range(2, x.dim())
+    flat = [n for axis in reversed(axes) for n in sides.get(axis, (0, 0))]
+    others = any(any(side) for axis, side in sides.items() if axis not in axes)
+    if mode == "wrap" or others or not 3 <= x.dim() <= 5 or not x.is_floating_point():
+        return None
+    if not any(flat) or min(flat) < 0:
+        return None
+    if mode == "edge":
+        return flat
+    known = all(isinstance(x.shape[axis], int) for axis in axes)
+    return flat if known and all(max(sides[a]) < x.shape[a] for a in axes if a in sides) else None
 
 
 def _padded(x: Tensor, flat: Sequence[int], number: Any) -> Tensor:
