@@ -102,3 +102,17 @@ def test_padding_by_what_there_is(mode: str, sides: tuple[int, ...], tmp_path: P
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, {"x": x.numpy()})
     assert torch.equal(from_onnx(path)(x), torch.from_numpy(expected))
+
+
+def test_norms_in_half_precision_are_those_of_torch(tmp_path: Path) -> None:
+    """What the file computes in 32 bits is computed in what these become, without casts."""
+    scale = weight("scale", np.linspace(1, 2, 8, dtype=np.float32))
+    nodes = [make_node("RMSNormalization", ["x", "scale"], ["y"], axis=-1)]
+    made = model(nodes, [value("x", 2, 8)], [value("y", 2, 8)], [scale], opset=23)
+    net = from_onnx(written(tmp_path, made), dtype=torch.float16)
+    x = torch.randn(2, 8, generator=torch.Generator().manual_seed(0)).half()
+    row = torch.linspace(1, 2, 8).half()
+    assert torch.equal(net(x), torch.nn.functional.rms_norm(x, [8], row, 1e-5))
+    program = torch.export.export(net, (x,), strict=False)
+    calls = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert calls == ["aten.rms_norm.default"]

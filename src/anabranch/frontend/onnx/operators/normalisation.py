@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anabranch.frontend.onnx.call import OnnxCall
-from anabranch.frontend.onnx.element_types import DTYPES
+from anabranch.frontend.onnx.element_types import DTYPES, FLOAT, dtype_of
 from anabranch.frontend.onnx.operators.operator import OnnxOperator, OperatorTable
 from anabranch.frontend.onnx.operators.shape import reshape
 
@@ -55,10 +55,10 @@ def rms_norm(call: OnnxCall, x: Tensor, scale: Tensor) -> Tensor:
     """RMSNormalization over all axes from one on."""
     axis, eps = call.get("axis", -1) % x.dim(), call.get("epsilon", EPSILON)
     shape = list(x.shape[axis:])
-    wide = x.to(DTYPES[call.get("stash_type", 1)])
-    if list(scale.shape) == shape and wide.dtype == x.dtype == scale.dtype:
+    kind = dtype_of(call.get("stash_type", FLOAT), call.floats)
+    if list(scale.shape) == shape and kind == x.dtype == scale.dtype:
         return F.rms_norm(x, shape, scale, eps)
-    return F.rms_norm(wide, shape, None, eps).to(x.dtype) * scale
+    return F.rms_norm(x.to(kind), shape, None, eps).to(x.dtype) * scale
 
 
 def instance_norm(call: OnnxCall, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:

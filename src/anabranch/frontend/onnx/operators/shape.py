@@ -169,8 +169,9 @@ def _last_sides(x: Tensor, sides: Mapping[int, tuple[int, int]], mode: str) -> l
         return None
     if mode == "edge":
         return flat
-    known = all(isinstance(x.shape[axis], int) for axis in axes)
-    return flat if known and all(max(sides[a]) < x.shape[a] for a in axes if a in sides) else None
+    if not all(isinstance(x.shape[axis], int) for axis in axes):
+        return None
+    return flat if all(max(sides[axis]) < x.shape[axis] for axis in axes if axis in sides) else None
 
 
 def _padded(x: Tensor, flat: Sequence[int], number: Any) -> Tensor:
