@@ -35,6 +35,14 @@ def test_sizes_that_nobody_says_are_named(tmp_path: Path) -> None:
             load_model(f"{path}:{wrong}")
 
 
+def test_sizes_that_are_made_of_others_need_not_be_said(tmp_path: Path) -> None:
+    node = make_node("MatMul", ["x", "y"], ["z"])
+    inputs = [value("x", "n", "2*t"), value("y", "2*t", 3)]
+    path = str(written(tmp_path, model([node], inputs, [value("z", "n", 3)])))
+    _, args = load_model(f"{path}:t=5", batch=2)
+    assert [tuple(x.shape) for x in args] == [(2, 10), (10, 3)]
+
+
 def test_what_a_file_fixes_stays(tmp_path: Path) -> None:
     node = make_node("Relu", ["x"], ["y"])
     half = model([node], [value("x", 2, 3, kind=10)], [value("y", 2, 3, kind=10)])

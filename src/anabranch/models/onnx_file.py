@@ -20,7 +20,7 @@ from anabranch.frontend.onnx.element_types import dtype_of
 from anabranch.frontend.onnx.graph import OnnxInput
 from anabranch.frontend.onnx.importer import from_onnx
 from anabranch.frontend.onnx.module import OnnxModule
-from anabranch.frontend.onnx.symbolic import symbols
+from anabranch.frontend.onnx.symbolic import linear_size, size_of, symbols
 
 NAME = re.compile(r"(?P<path>.+\.onnx)(?::(?P<sizes>.*))?")
 
@@ -68,7 +68,7 @@ def _first(model: OnnxModule, batch: int | None) -> dict[str, int]:
     for onnx_input in model.inputs:
         for size in (onnx_input.shape or ())[:1]:
             if isinstance(size, str):
-                return {size: batch or 1}
+                return {linear_size(size).root: batch or 1}
     return {}
 
 
@@ -93,7 +93,8 @@ def _drawn(onnx_input: OnnxInput, sizes: dict[str, int], floats: torch.dtype) ->
             "the file does not say that it is a tensor, or not of which shape",
             "use anabranch.from_onnx and anabranch.compile from Python, with inputs of your own",
         )
-    shape = [sizes[size] if isinstance(size, str) else int(size or 0) for size in onnx_input.shape]
+    sized = (size_of(s, sizes) if isinstance(s, str) else s for s in onnx_input.shape)
+    shape = [int(size or 0) for size in sized]
     dtype = dtype_of(onnx_input.element_type, floats)
     if dtype.is_floating_point or dtype.is_complex:
         return torch.randn(shape, dtype=torch.float32).to(dtype)

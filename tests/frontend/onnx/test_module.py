@@ -123,6 +123,43 @@ def test_shapes_that_are_computed_stay_symbols(tmp_path: Path) -> None:
         torch.testing.assert_close(program.module()(x), answers(path, x)[0])
 
 
+def _twice() -> Any:
+    """Twice x, end to end, and y, which is as long and one more; x is at least two."""
+    nodes = [
+        make_node("Concat", ["x", "x", "one"], ["xx"], axis=0),
+        make_node("Add", ["xx", "y"], ["a"]),
+        make_node("Slice", ["z", "zero", "one_axis"], ["row"]),
+        make_node("Add", ["a", "row"], ["out"]),
+    ]
+    inputs = [value("x", "n", 3), value("y", "2*n + 1", 3), value("z", "n - 1", 3)]
+    numbers = {"zero": [0], "one_axis": [1]}
+    weights = [weight(key, np.array(number)) for key, number in numbers.items()]
+    weights.append(weight("one", np.ones((1, 3), np.float32)))
+    return model(nodes, inputs, [value("out", "2*n + 1", 3)], weights)
+
+
+def test_sizes_that_are_made_of_others_are_theirs(tmp_path: Path) -> None:
+    """As torch exports them: 2*n + 1 and n - 1 are no sizes of their own."""
+    path = written(tmp_path, _twice())
+    net = from_onnx(path, sizes={"n": (1, 8)})
+    shapes = net.dynamic_shapes
+    assert shapes is not None
+    assert [str(dims[0]) for dims in shapes.values()] == [
+        "Dim('n', max=8)",
+        "2*n + 1",
+        "n - 1",
+    ]
+    args = torch.randn(3, 3), torch.randn(7, 3), torch.randn(2, 3)
+    program = torch.export.export(net, args, dynamic_shapes=shapes)
+    for n in (3, 5):
+        args = torch.randn(n, 3), torch.randn(2 * n + 1, 3), torch.randn(n - 1, 3)
+        torch.testing.assert_close(program.module()(*args), answers(path, *args)[0])
+    assert shapes["x"][0].min == 2, "n - 1 is a size, too"
+    assert from_onnx(path, sizes={"n": 4}).dynamic_shapes is None
+    with pytest.raises(OptionError, match=r"those that it leaves open are n\n"):
+        from_onnx(path, sizes={"2*n + 1": 4})
+
+
 def test_sizes_that_are_left_open_become_dimensions(tmp_path: Path) -> None:
     path = written(tmp_path, linear())
     net = from_onnx(path, sizes={"batch": (1, 8)})

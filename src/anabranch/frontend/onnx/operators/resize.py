@@ -29,7 +29,7 @@ def resize(
     )
     if scales:
         by = dict(zip(axes, scales, strict=True))
-        to = {axis: _floor(x.shape[axis] * scale) for axis, scale in by.items()}
+        to = {axis: _scaled(x.shape[axis], scale) for axis, scale in by.items()}
     else:
         to, by = _by_sizes(call, x, axes, list(sizes))
     changed = [axis for axis in axes if _differs(x.shape[axis], to[axis], by[axis])]
@@ -46,10 +46,13 @@ def resize(
     return x
 
 
-def _floor(size: Any) -> Any:
-    if isinstance(size, torch.SymFloat):
-        return torch.sym_int(size)  # type: ignore[no-untyped-call]
-    return int(size + 1e-6)
+def _scaled(size: Any, scale: Any) -> Any:
+    """A size times a scale, rounded down; no float is made of a symbol by a whole number."""
+    if isinstance(size, torch.SymInt):
+        whole = isinstance(scale, float) and scale.is_integer()
+        return size * int(scale) if whole else torch.sym_int(size * scale)  # type: ignore[no-untyped-call]
+    scaled = size * scale
+    return torch.sym_int(scaled) if isinstance(scaled, torch.SymFloat) else int(scaled + 1e-6)  # type: ignore[no-untyped-call]
 
 
 def _differs(size: Any, wanted: Any, scale: Any) -> bool:
