@@ -72,6 +72,14 @@ def tell(here: WorkerPlace, key: str) -> str:
     return "the whole"
 
 
+def tell_much(here: WorkerPlace, count: int, size: int) -> float:
+    """Seconds that it takes to tell so many parts of so many bytes."""
+    start = time.perf_counter()
+    for _ in range(count):
+        here.tell(bytes(size))
+    return time.perf_counter() - start
+
+
 def until_stopped(here: WorkerPlace, mark: Path) -> tuple[str, bool]:
     """Works until its deadline is over, and says why it was."""
     mark.touch()

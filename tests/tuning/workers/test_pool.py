@@ -254,6 +254,26 @@ def test_parts_of_an_answer_come_before_it_with_what_was_stored(tmp_path: Path) 
     assert whole == ["the whole", 2]
 
 
+def test_a_caller_that_is_busy_holds_nobody_up() -> None:
+    """A worker goes on while what it has told waits, and all that waits is heard between two steps:
+    a step takes seconds, and a pipe holds less than a megabyte."""
+    heard: list[int] = []
+    steps: list[int] = []
+
+    def step() -> bool:
+        steps.append(len(heard))
+        time.sleep(0.2)
+        return True
+
+    with forks(1) as pool:
+        asked = [WorkerJob("a", jobs.tell_much, (40, 200_000))]
+        (whole,) = pool.outcomes(
+            asked, quiet(), step=step, part=lambda job, p: heard.append(len(p))
+        )
+    assert value_of(whole) < 1.0
+    assert heard == [200_000] * 40 and len(steps) < 20
+
+
 def test_what_workers_prepare_comes_back_when_it_is_waited_for(tmp_path: Path) -> None:
     """While the caller does something else; a worker that dies has prepared nothing."""
     with forks(2, tmp_path) as pool, Cache.open(tmp_path) as cache:

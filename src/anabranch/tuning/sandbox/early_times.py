@@ -20,9 +20,9 @@ from anabranch.trace import Trace
 from anabranch.tuning.halving import TrialTimer, successive_halving
 from anabranch.tuning.verdict import Verdict
 
-TOGETHER = 64
-"""Candidates that are worth a trial: some thirty of them are finalists, which are held and timed
-together. More would have workers wait for their next job."""
+TOGETHER = 24
+"""Candidates that are worth a trial: some ten of them are finalists, which are held and timed
+together, in about a second. More would have workers wait for their next job."""
 
 
 BodyTimed = Callable[[Sequence[Task], Sequence[Cost | None]], object]

@@ -105,15 +105,18 @@ class LocalCrew:
         return LocalLink(process, own, folder)
 
     def wait(self, links: Sequence[Link], seconds: float) -> list[tuple[Link, bytes | None]]:
-        """One message of each process that has sent some."""
+        """All messages of each process that has sent some: who waits may be away for seconds."""
         by_connection = {link.connection: link for link in links if isinstance(link, LocalLink)}
         messages: list[tuple[Link, bytes | None]] = []
         for ready in wait(list(by_connection), seconds):
             assert isinstance(ready, Connection)
+            link = by_connection[ready]
             try:
-                messages.append((by_connection[ready], ready.recv_bytes()))
+                messages.append((link, ready.recv_bytes()))
+                while ready.poll():
+                    messages.append((link, ready.recv_bytes()))
             except (EOFError, OSError):
-                messages.append((by_connection[ready], None))
+                messages.append((link, None))
         return messages
 
     def close(self) -> None:

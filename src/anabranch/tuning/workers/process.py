@@ -2,6 +2,7 @@
 
     main thread    Ready -> wait -> call(here, *args) -> Answered -> wait ...
     reading thread Begin -> the main thread's queue; Stop -> the job's deadline; Interrupt -> Ctrl-C
+    sending thread what the main thread says -> the pipe, which is full while the caller is busy
 
 Jobs run in the main thread, where signals are heard. The process has a group of its own, so Ctrl-C
 at a terminal is for the caller alone; it ends when the caller does.
@@ -85,7 +86,7 @@ def serve(connection: Connection, setup: WorkerSetup) -> None:
 class _Serving:
     def __init__(self, connection: Connection, setup: WorkerSetup) -> None:
         self._connection, self._setup = connection, setup
-        self._sending = threading.Lock()
+        self._said: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._begun: queue.SimpleQueue[Ahead | Begin] = queue.SimpleQueue()
         self._sent: dict[tuple[str, bytes], bytes] = {}
         self._lock = threading.Lock()
@@ -96,6 +97,7 @@ class _Serving:
     def run(self) -> None:
         """Say who it is, then do jobs."""
         threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._speak, daemon=True).start()
         try:
             spec = resolve(self._setup.target).spec
             here = spec.kind == "cuda" and not spec.simulated
@@ -179,8 +181,13 @@ class _Serving:
         self._send(EventTold(replace(event, data=tuple(event.data))))
 
     def _send(self, message: Any) -> None:
-        with self._sending, suppress(OSError):
-            self._connection.send_bytes(written(message))
+        self._said.put(written(message))
+
+    def _speak(self) -> None:
+        while True:
+            message = self._said.get()
+            with suppress(OSError):
+                self._connection.send_bytes(message)
 
 
 def _interrupt_main() -> None:

@@ -43,13 +43,7 @@ class HeldWorker:
 
     def take(self, seconds: float) -> list[bytes | None]:
         """What the process has said, None as the last word of one that died."""
-        messages = self._crew.wait([self._link], seconds)
-        while messages and messages[-1][1] is not None:
-            more = self._crew.wait([self._link], 0.0)
-            if not more:
-                break
-            messages += more
-        return [message for _, message in messages]
+        return [message for _, message in self._crew.wait([self._link], seconds)]
 
     def end(self) -> None:
         """Kill the process."""
