@@ -482,6 +482,22 @@ def test_states_in_other_memory_are_returned(name: str) -> None:
             same(fast, own)
 
 
+def test_a_returned_state_is_a_copy(tmp_path: Path) -> None:
+    """Later calls leave the result alone, and who writes to it leaves the state alone: also in a
+    session, and of a plan from a file."""
+    model, given = made("the state returned")
+    fast = anabranch.compile(model, given(0), **FAST)
+    fast.save(tmp_path / "plan")
+    for one in (fast.session(), anabranch.load(tmp_path / "plan", target="cpu"), fast):
+        rows = [given(number)[0] for number in range(3)]
+        first, second = one(rows[0]), one(rows[1])
+        torch.testing.assert_close(first, rows[0])
+        torch.testing.assert_close(second, rows[0] + rows[1])
+        second.fill_(7)
+        torch.testing.assert_close(one(rows[2]), sum(rows))
+        torch.testing.assert_close(one.state_dict()["rows"], sum(rows))
+
+
 def test_a_buffer_that_is_assigned_is_refused_in_words() -> None:
     class Mean(nn.Module):
         mean: Tensor

@@ -201,6 +201,14 @@ def with_own_constants(plan: Plan) -> Plan:
     return replace(plan, tasks=replace(plan.tasks, constants=tuple(copies)))
 
 
+def kept_places(plan: Plan) -> frozenset[int]:
+    """Places of the outputs that are new values of states, and that no call returns."""
+    leaves = plan.signature.outputs if plan.signature is not None else ()
+    returned, outputs = {leaf.ref.name for leaf in leaves if leaf.ref}, plan.tasks.outputs
+    places = {state.output for state in plan.tasks.states}
+    return frozenset(place for place in places if outputs[place].name not in returned)
+
+
 def copied(outputs: Sequence[Tensor], kept: Collection[int]) -> tuple[Tensor, ...]:
     """Copies of the outputs that the caller owns, but for those at the places `kept`: states."""
     if not kept:

@@ -42,6 +42,7 @@ from anabranch.targets.loading import (
     check_providers,
     copied,
     held_at,
+    kept_places,
     place,
     run_aten,
 )
@@ -74,7 +75,7 @@ class CpuExecutable(LoadedPlan):
         self._workers, self._own = Workers("anabranch-stream"), Workers("anabranch-call")
         self._told = False
         self._call_buffers = [placed.values[value.name] for value in plan.tasks.call_inputs]
-        self._kept = frozenset(state.output for state in plan.tasks.states)
+        self._kept = kept_places(plan)
 
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
         """Inputs are copied into the plan's buffers, and the streams run on this thread and

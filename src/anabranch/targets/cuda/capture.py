@@ -55,7 +55,7 @@ from anabranch.targets.cuda.capturing import captured
 from anabranch.targets.cuda.device_sleep import device_sleep
 from anabranch.targets.cuda.input_copies import filler
 from anabranch.targets.forks import FORKS
-from anabranch.targets.loading import LoadedPlan, Placed, copied, held_at
+from anabranch.targets.loading import LoadedPlan, Placed, copied, held_at, kept_places
 
 WARM_UPS = 2
 """Runs before capture: libraries initialise, choose algorithms and allocate workspaces in them."""
@@ -124,7 +124,7 @@ class CudaExecutable(LoadedPlan):
         self._turns: Turns = Turns(self._device) if beside is None else beside._turns
         self._fill = filler([placed.values[value.name] for value in plan.tasks.call_inputs])
         self._fill_all = filler(placed.inputs) if placed.states else self._fill
-        self._kept = frozenset(state.output for state in plan.tasks.states)
+        self._kept = kept_places(plan)
         self._call_of = {_named(task): placed.calls[task.name] for task in plan.tasks.tasks}
         self._later = later
         if not later and beside is None:
