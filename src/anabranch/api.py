@@ -267,7 +267,7 @@ def load_step(
     Raises:
         ArtifactError: The file is damaged, foreign or newer, or says more than a plan may say.
         WeightsError: Model, optimizer or scaler have other tensors than the step.
-        InputError: The optimizer has other settings.
+        InputError: The optimizer is of another class, or has other settings.
         TargetError: The plan is sound and cannot run here.
     """
     model = unwrapped(model)

@@ -150,6 +150,21 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         anabranch.load_step(plan, *made()[:2], target="cpu")
 
 
+def test_an_optimizer_of_another_class_is_refused_as_that(tmp_path: Path) -> None:
+    """Whatever else differs: Adam has the settings of AdamW, and SGD others."""
+    model, optimizer, _ = made()
+    anabranch.compile_step(model, loss_of, optimizer, batch(0), **QUICK).save(tmp_path / "step")
+    other = made()[0]
+    trained = [p for p in other.parameters() if p.requires_grad]
+    adam = torch.optim.Adam(trained, lr=0.05, betas=(0.9, 0.99), weight_decay=0.01)
+    adam.param_groups[0].update(decoupled_weight_decay=True)
+    for wrong in (torch.optim.SGD(trained, lr=0.05), adam):
+        said = f"the optimizer is {type(wrong).__name__}, and the step was compiled for AdamW"
+        with pytest.raises(InputError, match=said):
+            anabranch.load_step(tmp_path / "step", other, wrong, target="cpu")
+        assert not wrong.state, "nothing was written"
+
+
 def test_what_a_stranger_wrote_is_not_shown() -> None:
     """Words of a file stand in errors, so they have to be words; numbers have limits."""
     saved = SavedStep(True, 1, False, 3, (("step", "other"),), ((("lr", "0.1"),),))
@@ -160,6 +175,7 @@ def test_what_a_stranger_wrote_is_not_shown() -> None:
         {"alike": (("step", "x" * 2000),)},
         {"accumulate": 0},
         {"calls": -1},
+        {"optimizer": "\x1b[2J"},
     ):
         with pytest.raises(ArtifactError, match="file is damaged"):
             read_back("file", {KEY: written(replace(saved, **damage))})

@@ -3,11 +3,12 @@ anybody.
 
 {"ends": true, "accumulate": 1, "keep_grad": false, "calls": 20,
  "alike": [["optimizer.0.weight.step", "optimizer.0.bias.step"]],
- "settings": [[["betas", "(0.9, 0.999)"], ["weight_decay", "0.01"]]]}
+ "settings": [[["betas", "(0.9, 0.999)"], ["weight_decay", "0.01"]]], "optimizer": "AdamW"}
 
 `ends`: whether a call of this plan ends with an update; `calls`: how many were made; `alike`: names
 of tensors of which the plan reads one, for they are equal; `settings`: of each group of the
-optimizer what the plan has as it was, as Python writes it.
+optimizer what the plan has as it was, as Python writes it; `optimizer`: its class, which older
+files do not name.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from anabranch.cache.codec import values
 from anabranch.compiled.sources import sources
@@ -49,6 +51,7 @@ class SavedStep:
     calls: int
     alike: tuple[tuple[str, ...], ...]
     settings: GroupSettings
+    optimizer: str = ""
 
 
 CODEC = values(SavedStep, strict=True)
@@ -93,6 +96,7 @@ def _makes_sense(saved: SavedStep) -> bool:
     """Whether its numbers are some that a step may have, and its words may be shown."""
     words = [word for group in saved.settings for pair in group for word in pair]
     words += [name for names in saved.alike for name in names]
+    words.append(saved.optimizer)
     shown = all(word.isprintable() and len(word) <= LONGEST_WORD for word in words)
     return shown and saved.accumulate >= 1 and 0 <= saved.calls < MOST_CALLS
 
@@ -136,6 +140,22 @@ def varying_in(saved: SavedStep, groups: Sequence[Mapping[str, Any]]) -> tuple[s
     noted = {key for group in saved.settings for key, _ in group}
     has = [name for group in groups for name in group if name in names and name not in noted]
     return tuple(dict.fromkeys(has))
+
+
+def class_of(optimizer: Optimizer) -> str:
+    """As saved steps name the class of an optimizer."""
+    return type(optimizer).__qualname__
+
+
+def check_class(saved: SavedStep, optimizer: Optimizer) -> None:
+    """InputError where the optimizer is of another class than the plan updates as."""
+    now = class_of(optimizer)
+    if saved.optimizer and saved.optimizer != now:
+        raise InputError(
+            f"the optimizer is {now}, and the step was compiled for {saved.optimizer}",
+            "a plan updates the weights as the optimizer did that it was compiled with",
+            f"give load_step the optimizer {saved.optimizer}, or compile the step again",
+        )
 
 
 def check_settings(saved: SavedStep, now: GroupSettings) -> None:

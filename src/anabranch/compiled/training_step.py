@@ -32,8 +32,10 @@ from anabranch.compiled.saved_step import (
     KEY,
     SavedStep,
     alike_in,
+    check_class,
     check_loss,
     check_settings,
+    class_of,
     read_back,
     settings_of,
     state_places,
@@ -225,6 +227,7 @@ class TrainingStep:
                 self._calls if state else 0,
                 alike,
                 settings,
+                class_of(self.training.optimizer),
             )
             for entry in compiled.entries:
                 check_saved(entry)
@@ -246,6 +249,7 @@ class TrainingStep:
         optimizer and the scaler that it is for."""
         saved = [read_back(path, facts) for _, facts in plans]
         first = saved[-1]
+        check_class(first, training.optimizer)
         initialise(training.optimizer)
         varying = varying_in(first, training.optimizer.param_groups)
         training = replace(training, accumulate=first.accumulate, varying=varying)
