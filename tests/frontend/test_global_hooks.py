@@ -4,7 +4,9 @@ that is none of the user's."""
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,6 +87,54 @@ def test_a_hook_may_know_the_model_itself(kind: Callable[[], nn.Module]) -> None
         fast = anabranch.compile(model, (X,), **QUICK)
         torch.testing.assert_close(fast(X), wanted)
         torch.testing.assert_close(fast(X), wanted)
+
+
+@pytest.mark.parametrize("again", ["load", "pickle", "deepcopy", "session"])
+def test_copies_and_loaded_plans_are_not_hooked_twice(
+    hooked: Callable[..., Any], again: str, tmp_path: Path
+) -> None:
+    """What the hooks made of results is in the plan; others, and a second one of the same name,
+    see the loaded plan as any module."""
+    model = mlp()
+    wanted = model(X)
+    fast = anabranch.compile(model, (X,), **QUICK)
+    other = {
+        "load": lambda: _reloaded(fast, tmp_path),
+        "pickle": lambda: pickle.loads(pickle.dumps(fast)),
+        "deepcopy": lambda: copy.deepcopy(fast),
+        "session": fast.session,
+    }[again]()
+    torch.testing.assert_close(other(X), wanted)
+    torch.testing.assert_close(_reloaded(other, tmp_path)(X), wanted)
+    with register_module_forward_hook(_doubles):
+        torch.testing.assert_close(other(X), 2 * wanted)
+        # Only as many hooks of a name are in the plan as there were.
+        torch.testing.assert_close(_reloaded(other, tmp_path)(X), 2 * wanted)
+
+
+def _reloaded(fast: anabranch.Compiled, folder: Path) -> anabranch.Compiled:
+    fast.save(folder / "plan")
+    return anabranch.load(folder / "plan", target="cpu")
+
+
+def test_a_plan_without_hooks_is_seen_by_all_where_it_is_loaded(tmp_path: Path) -> None:
+    model = mlp()
+    wanted = model(X)
+    fast = anabranch.compile(model, (X,), **QUICK)
+    with register_module_forward_hook(_doubles):
+        torch.testing.assert_close(_reloaded(fast, tmp_path)(X), 2 * wanted)
+
+
+@pytest.mark.parametrize("kind", [mlp, Cut])
+def test_hooks_that_came_later_are_no_part_of_an_added_plan(kind: Callable[[], nn.Module]) -> None:
+    """They see the compiled model: its plans for all inputs alike."""
+    model, more = kind().eval(), torch.randn(3, 4)
+    wanted = model(X), model(more)
+    fast = anabranch.compile(model, (X,), **QUICK)
+    with register_module_forward_hook(_doubles):
+        fast.add((more,))
+        torch.testing.assert_close((fast(X), fast(more)), (2 * wanted[0], 2 * wanted[1]))
+    torch.testing.assert_close((fast(X), fast(more)), wanted)
 
 
 def test_hooks_are_as_they_were_afterwards() -> None:

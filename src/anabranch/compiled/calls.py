@@ -58,8 +58,8 @@ from anabranch.compiler.pipeline import compile_model
 from anabranch.compiler.stages import fell_back
 from anabranch.deadline import Deadline
 from anabranch.errors import InputError, OptionError
+from anabranch.frontend import global_hooks
 from anabranch.frontend.attributes import KEY, attributes
-from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.state import tensors_of, unwrapped
 from anabranch.frontend.surroundings import neutral
@@ -183,7 +183,7 @@ class Compiled(Plans):
         check_call(self.model, args, kwargs)
         check_parts(self.model)
         plan_request = request(args, kwargs, stop=stop)
-        with capture_lock(), neutral(), Cache.open(self.options.cache_dir) as cache:
+        with self._capturing(), neutral(), Cache.open(self.options.cache_dir) as cache:
             calls, chosen = sized.chosen(self._job(plan_request, cache), dynamic_shapes, sizes)
             resized = [
                 calls.shapes.resized(plan_request.args, dict(plan_request.kwargs), at)
@@ -228,7 +228,7 @@ class Compiled(Plans):
                 job, dimensions = buckets.entries[0].job, buckets.sized.shapes.dimensions
                 read_sizes([at], dimensions)
                 args, kwargs = buckets.sized.shapes.resized(job.args, dict(job.kwargs), at)
-                with capture_lock():
+                with self._capturing():
                     self._add(request(args, kwargs, sized=buckets.sized, at=at))
         return self
 
@@ -272,6 +272,8 @@ class Compiled(Plans):
         machine. A weight that is one tensor in several of them is one on the device, too."""
         for plan, facts in plans:
             self._adopt(plan, facts, source)
+        self._hook_names = global_hooks.read_names(plans[0][1].get(global_hooks.KEY))
+        self._hooks_within = global_hooks.recognised(self._hook_names)
         self._share_arena()
         return self
 
@@ -331,6 +333,7 @@ class Compiled(Plans):
         """What is known of one plan, as it is saved: the names of the model's arguments, too."""
         sizes = saved_sizes.written(entry.sized, entry.at)
         facts = {arguments.KEY: arguments.written(entry.call), saved_sizes.KEY: sizes}
+        facts[global_hooks.KEY] = list(self._hook_names)
         return {**entry.find_facts(eager), **facts, KEY: dict(entry.attributes)}
 
     @property
@@ -414,7 +417,7 @@ class Compiled(Plans):
         own = with_states(self.entries, self.target, self.states.first)
         compiled = Compiled(self.model, self.target, self.options, self.trace)
         compiled._refitted, compiled._sessions = self._refitted, self._sessions
-        compiled._hooks_within = self._hooks_within
+        compiled._hooks_within, compiled._hook_names = self._hooks_within, self._hook_names
         compiled._beside, compiled._stamps = self._beside, self._stamps
         for entry in own:
             compiled._take(entry)

@@ -7,8 +7,8 @@ call  --read-->  tensors  --answer-->  what the model returns
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Self
 
 import torch
@@ -30,7 +30,7 @@ from anabranch.errors import InputError, OptionError
 from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_call
-from anabranch.frontend.global_hooks import left_out, registered
+from anabranch.frontend.global_hooks import as_before, left_out, registered
 from anabranch.frontend.surroundings import leave_alone
 from anabranch.ir.protocols import Executable, Target
 from anabranch.options import Options
@@ -63,7 +63,8 @@ class Plans(Fixed):
         self.trace = trace or Trace(level=options.debug)
         self.entries: list[Entry] = []
         self._answers: list[CallAnswer] = []
-        self._hooks_within = registered() if model is not None else frozenset[int]()
+        self._hooks_within = registered() if model is not None else dict[int, str]()
+        self._hook_names = tuple(self._hooks_within.values())
         self._refitted: list[Stamps] = []  # a list, which copies with the same plans have, too
 
     def _add(self, asked: PlanRequest) -> None:
@@ -165,9 +166,15 @@ class Plans(Fixed):
         check_call(self.model, args, kwargs)
         check_parts(self.model)
         # A graph that torch.compile hands over is not captured, and its lock is held by then.
-        with capture_lock() if captured is None else nullcontext():
+        with self._capturing() if captured is None else nullcontext():
             self._add(request(args, kwargs, captured, stop, shared, workers=workers))
         return self
+
+    @contextmanager
+    def _capturing(self) -> Iterator[None]:
+        """A plan is captured within it: alone, and with the global hooks of the first one."""
+        with capture_lock(), as_before(self._hooks_within):
+            yield
 
     def owned(self) -> Shared:
         """The constants of all plans by their content, as long as they have it."""
