@@ -329,6 +329,15 @@ class DeadCrew:
     def close(self) -> None: ...
 
 
+def test_a_worker_that_has_no_target_says_why() -> None:
+    """Before its process ends."""
+    trace = quiet()
+    with WorkerPool(LocalCrew("sim:abacus", [""], method="fork"), MINE) as pool:
+        with pytest.raises(WorkerError, match="sim:abacus"):
+            list(pool.outcomes([WorkerJob("a", jobs.double, (1,))], trace))
+    assert [e.what for e in trace.events if e.kind == "warning"] == ["worker 0 is refused"]
+
+
 def test_a_worker_that_does_not_start_is_given_up() -> None:
     crew = DeadCrew()
     with WorkerPool(crew, MINE) as pool, pytest.raises(WorkerError, match="died 2 times while"):

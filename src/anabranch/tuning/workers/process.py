@@ -86,7 +86,8 @@ def serve(connection: Connection, setup: WorkerSetup) -> None:
 class _Serving:
     def __init__(self, connection: Connection, setup: WorkerSetup) -> None:
         self._connection, self._setup = connection, setup
-        self._said: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._said: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._speaker = threading.Thread(target=self._speak, daemon=True)
         self._begun: queue.SimpleQueue[Ahead | Begin] = queue.SimpleQueue()
         self._sent: dict[tuple[str, bytes], bytes] = {}
         self._lock = threading.Lock()
@@ -97,13 +98,15 @@ class _Serving:
     def run(self) -> None:
         """Say who it is, then do jobs."""
         threading.Thread(target=self._listen, daemon=True).start()
-        threading.Thread(target=self._speak, daemon=True).start()
+        self._speaker.start()
         try:
             spec = resolve(self._setup.target).spec
             here = spec.kind == "cuda" and not spec.simulated
             place = gpus()[0] if here else spec.name if spec.simulated else ""
         except Exception as failed:
             self._send(NotStarted(Refused(f"{type(failed).__name__}: {failed}")))
+            self._said.put(None)
+            self._speaker.join()  # or the process would end before it has said why
             return
         self._send(Ready(self._setup.claims or identity_of(spec), place))
         while True:
@@ -184,8 +187,7 @@ class _Serving:
         self._said.put(written(message))
 
     def _speak(self) -> None:
-        while True:
-            message = self._said.get()
+        while (message := self._said.get()) is not None:
             with suppress(OSError):
                 self._connection.send_bytes(message)
 
