@@ -7,6 +7,7 @@
 #               SHARD=1/2, LIMIT=600 seconds, OUT=folder): nothing is installed
 # make test-oldest  the tests with the oldest torch that is supported, in an environment of its own:
 #               several gigabytes, for only builds with CUDA's libraries have its Triton beside them
+# make test-ray  the tests of workers with Ray, which is installed for them: a minute more
 # make docs     the documentation as a site, build/site/index.html; a warning is an error
 # make benchmarks  docs/benchmarks.md, docs/papers.md and the README's table, from the records
 # make cover    the tests, and which branches of the package they ran
@@ -31,7 +32,7 @@ LIMIT ?= 0
 PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rfEs
 
 .DEFAULT_GOAL := check
-.PHONY: help setup demo test check format lint types layers tests docs benchmarks test-gpu test-oldest golden cover size replay clean
+.PHONY: help setup demo test check format lint types layers tests docs benchmarks test-gpu test-oldest test-ray golden cover size replay clean
 
 help:
 	@sed -n '/^$$/q; s/^# //p' Makefile
@@ -86,6 +87,11 @@ test-oldest:
 	$(OLDEST)/bin/python -m pip install --disable-pip-version-check --no-compile --quiet \
 		--editable '.[dev]' 'torch==2.11.0' 'numpy<2.4'
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist loadgroup -rfEs tests
+
+test-ray: setup
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check \
+		--no-compile --quiet --editable '.[ray]'
+	$(PYTEST) tests/tuning/workers tests/compiled/test_bucket_jobs.py
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -236,3 +236,16 @@ def golden(request: pytest.FixtureRequest) -> Golden:
         assert text == file.read_text(encoding="utf-8"), f"{name} changed; make golden accepts it"
 
     return check
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[None]:
+    """A cluster of Ray on this machine, of eight CPUs that need not be there."""
+    ray = pytest.importorskip(
+        "ray",
+        reason="Ray is not installed (its wheel and these tests take over 30 s, so it is not in "
+        "anabranch[dev]): make test-ray",
+    )
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield
+    ray.shutdown()

@@ -23,9 +23,11 @@ from anabranch.errors import WorkerError
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.workers.crew import WorkerCrew
 from anabranch.tuning.workers.job import WorkerPlace
 from anabranch.tuning.workers.local import LocalCrew
 from anabranch.tuning.workers.pool import WorkerPool
+from anabranch.tuning.workers.ray_crew import RayCrew
 
 pytestmark = pytest.mark.xdist_group("workers")
 SIZES = [1, 4, 16]
@@ -52,7 +54,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
 
 def late_and_killed(here: WorkerPlace, model: Any, one: Any, options: Any, around: Any) -> None:
     """The largest size answers last; who compiles the second dies of it once, half-way."""
-    bucket_jobs.REAL(here, model, one, options, around)  # type: ignore[attr-defined]
+    real = getattr(bucket_jobs, "REAL", bucket_jobs._compile_there)  # in a fork, and in others
+    real(here, model, one, options, around)
     if one.at == (16,):
         time.sleep(0.3)
     mark = Path(options.cache_dir) / "mark"
@@ -62,16 +65,25 @@ def late_and_killed(here: WorkerPlace, model: Any, one: Any, options: Any, aroun
 
 
 @pytest.mark.parametrize("count", [1, 2, 8])
+@pytest.mark.parametrize("held", ["local", "ray"])
 def test_plans_are_those_of_one_process_whatever_becomes_of_workers(
+    held: str,
     count: int,
     alone: list[tuple[Any, ...]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if held == "ray":
+        request.getfixturevalue("ray_cluster")
     monkeypatch.setattr(bucket_jobs, "REAL", bucket_jobs._compile_there, raising=False)
     monkeypatch.setattr(bucket_jobs, "_compile_there", late_and_killed)
     trace = Trace(quiet=True)
-    crew = LocalCrew(SIM, [""] * count, tmp_path, method="fork")
+    crew: WorkerCrew = (
+        RayCrew(SIM, False, "ray", count)
+        if held == "ray"
+        else LocalCrew(SIM, [""] * count, tmp_path, method="fork")
+    )
     with WorkerPool(crew, MINE, tmp_path) as pool:
         together = plans(tmp_path, pool, trace)
     assert together == alone

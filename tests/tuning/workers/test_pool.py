@@ -2,7 +2,7 @@
 
 The first test starts workers as users do; in the others local ones begin as forks of this process,
 in which all is imported. Of Ray there is one cluster for all tests of this file; it is no part of
-the extra `dev`, because installing it and these tests take more than half a minute.
+the extra `dev`, because installing it and these tests take more than half a minute (make test-ray).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -52,23 +52,11 @@ OTHER = Identity((*MINE.versions[:2], ("torch", "1.0"), *MINE.versions[3:]), "NV
 Open = Callable[..., WorkerCrew]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    ray = pytest.importorskip(
-        "ray",
-        reason="Ray is not installed (its wheel and these tests take over 30 s, so it is not in "
-        "anabranch[dev]): pip install anabranch[ray]",
-    )
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    yield
-    ray.shutdown()
-
-
 @pytest.fixture(params=["local", "ray"])
 def opened(request: pytest.FixtureRequest) -> Open:
     """Starts a crew of so many, whose workers say that they are `claims`."""
     if request.param == "ray":
-        request.getfixturevalue("cluster")
+        request.getfixturevalue("ray_cluster")
         return lambda count, claims=None, cache=None: RayCrew(SIM, False, "ray", count, claims)
     return lambda count, claims=None, cache=None: LocalCrew(
         SIM, [""] * count, cache, claims=claims, method="fork"
@@ -332,9 +320,9 @@ class DeadCrew:
 def test_a_worker_that_has_no_target_says_why() -> None:
     """Before its process ends."""
     trace = quiet()
-    with WorkerPool(LocalCrew("sim:abacus", [""], method="fork"), MINE) as pool:
-        with pytest.raises(WorkerError, match="sim:abacus"):
-            list(pool.outcomes([WorkerJob("a", jobs.double, (1,))], trace))
+    crew = LocalCrew("sim:abacus", [""], method="fork")
+    with WorkerPool(crew, MINE) as pool, pytest.raises(WorkerError, match="sim:abacus"):
+        list(pool.outcomes([WorkerJob("a", jobs.double, (1,))], trace))
     assert [e.what for e in trace.events if e.kind == "warning"] == ["worker 0 is refused"]
 
 
