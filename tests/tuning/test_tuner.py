@@ -20,11 +20,13 @@ from anabranch.deadline import TIME
 from anabranch.fusion.gemm_chain import is_gemm_chain
 from anabranch.fusion.merge_cuts import ESTIMATED
 from anabranch.fusion.merge_cuts import computed as computes
+from anabranch.fusion.partition import singly
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.inputs import random_tensor
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import parse_graph
+from anabranch.kernels import ALL, PROVIDERS
 from anabranch.memory import pack
 from anabranch.models.load import load_model
 from anabranch.models.zoo.squeezenet import Fire
@@ -254,6 +256,24 @@ def test_merged_one_by_one_it_computes_what_the_model_does() -> None:
     model, args, *_ = load_model("zoo:squeezenet/tiny")
     found = anabranch.compile(model, args, target="cpu", system="deepcuts", cache_dir=None)
     assert torch.allclose(found(*args), model(*args), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("more", [{}, {"fusion": "none"}, {"pruning": "time"}])
+def test_deepcuts_has_every_kernel_that_the_library_has_alone(more: dict[str, str]) -> None:
+    """What it is compared with tries all of cuDNN's engines. Decisions of fewer are others'."""
+
+    def offers(**options: str) -> set[tuple[str, str, str]]:
+        own = Tuner(resolve("sim:h200", False), Options.read(options), None)
+        (task,) = (t for t in singly(cell()).tasks if t.name == "a")
+        spec = own.target.spec
+        assert {p.version for p in own.providers if p.name == "cudnn"} == versions
+        kernels = [kernel for p in own.providers for kernel in p.kernels(task, spec)]
+        return {(k.provider, k.name, str(k.variant)) for k in kernels if k.provider != "triton"}
+
+    versions = {p.version for p in PROVIDERS if p.name == "cudnn"}
+    alone = offers(system="cudagraph")
+    assert offers(system="deepcuts", **more) == alone and len(alone) > 6
+    assert versions.isdisjoint(p.version for p in ALL if p.name == "cudnn")
 
 
 def test_a_scheduler_that_merges_convolutions_finds_each_of_them() -> None:

@@ -31,7 +31,7 @@ from anabranch.errors import AnabranchError, OptionError
 from anabranch.ir.protocols import Target
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import GENERATED, Kernel, Task
-from anabranch.kernels import ALL
+from anabranch.kernels import ALL, with_all_engines
 from anabranch.memory import pack
 from anabranch.models.load import load_model
 from anabranch.targets import resolve
@@ -205,7 +205,7 @@ def _ranked(selection: Selection, spec: TargetSpec) -> Iterator[tuple[int, Task,
 def _whole(task: Task, candidate: Candidate, spec: TargetSpec) -> Kernel | None:
     """None for one that was recalled and is offered no more."""
     try:
-        return whole(task, candidate, spec, ALL)
+        return whole(task, candidate, spec, with_all_engines(ALL))
     except ValueError:
         return None
 

@@ -1,5 +1,5 @@
 """Which kernel runs a task: providers propose, measurement decides (`tuning.select`)."""
 
-from anabranch.kernels.library import ALL, LIMITED, PROVIDERS, in_order
+from anabranch.kernels.library import ALL, LIMITED, PROVIDERS, in_order, with_all_engines
 
-__all__ = ["ALL", "LIMITED", "PROVIDERS", "in_order"]
+__all__ = ["ALL", "LIMITED", "PROVIDERS", "in_order", "with_all_engines"]

@@ -118,8 +118,10 @@ class CudnnProvider:
 
     @property
     def version(self) -> str:
-        """The digest of the rooms that decide, and the version of nvidia-cudnn-frontend."""
-        return f"{sources.digest()} {sources.installed('nvidia-cudnn-frontend')}"
+        """The digest of the rooms that decide, the version of nvidia-cudnn-frontend, and how many
+        engines are offered."""
+        installed = sources.installed("nvidia-cudnn-frontend")
+        return f"{sources.digest()} {installed}, {self.engines} engines"
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         """A kernel for each of cuDNN's engines, if the package is installed and the body is a
@@ -154,6 +156,16 @@ ALL: tuple[Provider, ...] = (
 first three lose to a generated kernel, so do the others."""
 LIMITED: tuple[Provider, ...] = (*ALL[:-1], TritonProvider(pruning="limit"))
 """With generated kernels, of which those are tried that may come nearest to the machine's peak."""
+
+
+def with_all_engines(providers: Sequence[Provider]) -> tuple[Provider, ...]:
+    """These, with as many of cuDNN's engines as where the library is alone."""
+    return tuple(
+        replace(provider, engines=CUDNN_ENGINES)
+        if isinstance(provider, CudnnProvider)
+        else provider
+        for provider in providers
+    )
 
 
 def in_order(providers: Sequence[Provider]) -> tuple[Provider, ...]:

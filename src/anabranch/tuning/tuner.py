@@ -40,7 +40,7 @@ from anabranch.ir.key import structure_text, task_text
 from anabranch.ir.protocols import ANY_STREAMS, Cost, Costs, Limits, Provider, Target
 from anabranch.ir.refused import Refused
 from anabranch.ir.task import GENERATED, Task, TaskGraph
-from anabranch.kernels import ALL, LIMITED, PROVIDERS, in_order
+from anabranch.kernels import ALL, LIMITED, PROVIDERS, in_order, with_all_engines
 from anabranch.options import Options
 from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.schedule.parallel_forecast import outlook_of
@@ -118,10 +118,13 @@ class Tuner:
 
     @property
     def providers(self) -> Sequence[Provider]:
-        """Who is asked for kernels, in order of preference at equal times."""
+        """Who is asked for kernels, in order of preference at equal times. DeepCuts is compared
+        with the library alone, and has all that the library has there."""
         providers = PROVIDERS
         if self.generates:
             providers = LIMITED if self.options.pruning == "limit" else ALL
+            if self.options.fusion != "cuts":
+                providers = with_all_engines(providers)
         return in_order(providers) if self.options.deterministic else providers
 
     def cuts(self, graph: Graph, trace: Trace) -> list[TaskGraph]:
