@@ -14,6 +14,7 @@ from benchmarks.cuts import CALLS, MODELS, alike, made
 from tests.compiled.cut_drawings import Drawn, inputs
 from tests.targets.test_cpu import in_child
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 import anabranch
 from anabranch.compiled.cuts import CutModel
@@ -239,6 +240,42 @@ def test_nothing_left_to_compile_is_refused() -> None:
 
     with pytest.raises(CaptureError, match="nothing of the model is left"):
         anabranch.compile(count, (rows(),), target="cpu", **QUICK)
+
+
+class Coded(nn.Module):
+    """As many classes as there are: one question in a trace, where eager's operator asks two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+
+    def forward(self, x: Tensor, classes: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        codes: Tensor = nn.functional.one_hot(input=classes)  # type: ignore[call-arg]
+        return y.unsqueeze(-1) * codes.unsqueeze(1)
+
+
+def test_classes_that_are_counted_are_those_of_the_call() -> None:
+    model, x, first = net(Coded), rows(), torch.tensor([2, 4, 3, 2, 2, 2])
+    fast = compiled(model, x, first)
+    for classes in (first, torch.tensor([0, 1, 0, 1, 0, 1]), torch.tensor([7, 1, 0, 3, 0, 1])):
+        torch.testing.assert_close(fast(x, classes), model(x, classes).detach())
+    assert fast.unseen_calls == 0
+    for one in (fast, model):
+        with pytest.raises(RuntimeError, match="Class values must be non-negative"):
+            one(x, torch.tensor([0, 1, -1, 1, 0, 1]))
+
+
+def test_a_model_that_asks_otherwise_while_it_is_traced_is_refused_in_words() -> None:
+    class Looking(Branching):
+        def forward(self, x: Tensor) -> Tensor:
+            number = (x.min() if get_proxy_mode() is None else x.max()).item()
+            y = super().forward(x)
+            return y if number < 0 else y + number
+
+    said = "other values when it is traced .*\n.*test_cuts.py:.* in forward\n.* does not hold"
+    with pytest.raises(CaptureError, match=said):
+        compiled(net(Looking), torch.linspace(-1, 1, 48).view(6, 8))
 
 
 def test_an_input_may_be_written_to() -> None:

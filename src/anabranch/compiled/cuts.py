@@ -48,6 +48,7 @@ from anabranch.compiled.sources import sources
 from anabranch.compiled.transforms import check_plain, transforming
 from anabranch.compiled.weights import Stamps, other_weights, stamps_of
 from anabranch.errors import (
+    CaptureError,
     InputError,
     OptionError,
     TargetError,
@@ -106,7 +107,12 @@ class CutModel(Compiled):
             self._model_is = attributes(self.model)
             self._roots, self._frozen = roots_of(self.model), frozen_of(self.model)
         with neutral():
-            path = self._sections.path(self.model, self._model_is, trace, asked.stop, self.owned)
+            try:
+                path = self._sections.path(
+                    self.model, self._model_is, trace, asked.stop, self.owned
+                )
+            except Unseen as unseen:
+                raise _asks_otherwise(unseen.check) from unseen
             cut_states.learn(self.states, self.model, trace)
             form = self._form(trace, asked.around, device)
         if not any(same(existing, path) for existing in form.paths):
@@ -435,6 +441,15 @@ class CutModel(Compiled):
         now, written = self._model_stamps(), self.states.paths()
         other = (n for n, stamp in stamps.items() if now.get(n, stamp) != stamp)
         return next((name for name in other if name not in written), "")
+
+
+def _asks_otherwise(check: PathCheck) -> CaptureError:
+    return CaptureError(
+        "the model asks for other values when it is traced than when it is called",
+        f"{check.text} does not hold for the example that it was traced with",
+        "compile the parts before and after, as torch.compile(model, backend='anabranch') does",
+        check.origin,
+    )
 
 
 def _simulated(name: str) -> TargetError:

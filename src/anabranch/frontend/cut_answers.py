@@ -25,6 +25,7 @@ from anabranch.frontend.recorder import CallRecorder
 from anabranch.frontend.source import raised_at, running_at
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.frontend.traced import NEEDS_GRADIENTS
+from anabranch.frontend.value_checks import one_hot
 
 BY_VALUES = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output))
 PAST_OPERATORS = frozenset(
@@ -97,8 +98,9 @@ def _written(recorder: CallRecorder, held: Mapping[str, Tensor]) -> list[str]:
 
 
 class ByNumbers(TorchFunctionMode):
-    """Reads lists of numbers one by one, for a trace sees each of these. `refuse`: CaptureError for
-    what reads memory past all operators: a trace has none to read."""
+    """Reads lists of numbers one by one, for a trace sees each of these, and has `one_hot` ask with
+    values what it asks in a trace. `refuse`: CaptureError for what reads memory past all operators:
+    a trace has none to read."""
 
     def __init__(self, refuse: bool) -> None:
         super().__init__()
@@ -107,6 +109,10 @@ class ByNumbers(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.tolist:
             return _listed(args[0])
+        if func is torch.nn.functional.one_hot:
+            named = dict(kwargs or {})
+            classes = args[0] if args else named.pop("input")
+            return one_hot(classes, *args[1:], **named)
         if self._refuse and func in PAST_OPERATORS:
             raise CaptureError(
                 f"the model calls {func.__name__} of a tensor",

@@ -76,7 +76,7 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     """F.one_hot by operators, with the checks that eager makes, as torch 2.13 has it: before, it
     lost them on its way into a graph."""
     if num_classes == -1:
-        num_classes = int(x.max().item()) + 1
+        num_classes = x.max().item() + 1  # type: ignore[assignment] # an integer
     torch._assert_async((x >= 0).all(), "one_hot: Class values must be non-negative.")
     few = "one_hot: Class values must be smaller than num_classes."
     torch._assert_async((x < num_classes).all(), few)
