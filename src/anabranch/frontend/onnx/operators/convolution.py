@@ -112,6 +112,9 @@ def _transposed_pads(
     padding = []
     for whole, out, extra in zip(wide, wanted[-rank:], more, strict=True):
         total = whole + extra - out
+        if total < 0:  # what is wanted beyond stands at the end
+            padding.append((0, total))
+            continue
         less, rest = total // 2, total - total // 2
         padding.append((less, rest) if how == "SAME_UPPER" else (rest, less))
     return padding
