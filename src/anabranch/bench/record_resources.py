@@ -7,8 +7,8 @@ minute, and schedulers that need them have them on the simulated GPU.
 
     aten.aten conv 64x56x56 -> 64    --capture-->  Resources(ctas=98, threads=128, registers=54, ..)
 
-The library's kernels that plans use come first, then generated ones that they use, then what the
-library's were chosen from, as long as there is time.
+Plans of the library's kernels alone come first, for all networks, then those with generated ones
+beside them; the kernels that they use before what these were chosen from, as long as there is time.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ def resources(
             if save is not None:
                 save(facts)
 
-    cells = list(itertools.product(models, dtypes, batches))
-    for done, (name, dtype, batch) in enumerate(cells):
+    cells = list(itertools.product(WAYS, models, dtypes, batches))
+    for done, (way, name, dtype, batch) in enumerate(cells):
         what = f"{name} {dtype} batch {batch}"
         trace.progress("record", done, len(cells), what)
         try:
-            for rank, key, task in _kernels(name, dtype, batch, planned_for):
+            for rank, key, task in _kernels(name, dtype, batch, planned_for, way):
                 queues[rank].setdefault(key, task)
         except OptionError:
             raise
@@ -176,19 +176,18 @@ def check_alike(profile: TargetSpec, here: TargetSpec) -> None:
 
 
 def _kernels(
-    name: str, dtype: str, batch: int, planned_for: str
+    name: str, dtype: str, batch: int, planned_for: str, way: Mapping[str, Any]
 ) -> Iterator[tuple[int, str, Task]]:
-    """By rank and key the kernels that plans of the network use or that were tried for them, each
+    """By rank and key the kernels that a plan of the network uses or that were tried for it, each
     in a task of its own; of generated ones only those that are used."""
     spec = resolve(planned_for).spec
-    for way in WAYS:
-        model, args = load_model(name, batch, dtype, torch.device("cpu"))
-        options = {"target": planned_for, "tf32": dtype == "tf32", "fullgraph": True, **way}
-        compiled = api.compile(model, args, verify=False, **options)
-        compilation = compiled.entries[-1].compilation
-        assert compilation is not None
-        for rank, task, kernel in _ranked(compilation.compiled.selection, spec):
-            yield rank, kernel_key(kernel), replace(task, kernel=kernel)
+    model, args = load_model(name, batch, dtype, torch.device("cpu"))
+    options = {"target": planned_for, "tf32": dtype == "tf32", "fullgraph": True, **way}
+    compiled = api.compile(model, args, verify=False, **options)
+    compilation = compiled.entries[-1].compilation
+    assert compilation is not None
+    for rank, task, kernel in _ranked(compilation.compiled.selection, spec):
+        yield rank, kernel_key(kernel), replace(task, kernel=kernel)
 
 
 def _ranked(selection: Selection, spec: TargetSpec) -> Iterator[tuple[int, Task, Kernel]]:
