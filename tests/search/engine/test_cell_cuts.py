@@ -43,6 +43,14 @@ def test_cells_that_read_the_two_before_them_are_two_values_apart() -> None:
     assert [len(cell) for cell in found] == [8] * 6
 
 
+def test_what_all_cells_read_does_not_keep_them_together() -> None:
+    """Cosines, sines, a mask and places, which stand before the first cell, and go with it."""
+    edges = [(u + 4, v + 4) for u, v in cells(5, 6)]
+    edges += [(shared, 4 + 6 * cell + 1) for cell in range(5) for shared in range(4)]
+    found = cell_boundaries(range(34), crossing(edges), {}, 6)
+    assert [len(cell) for cell in found] == [10, 6, 6, 6, 6]
+
+
 def test_of_several_narrow_places_the_one_that_severs_the_fewest_matches() -> None:
     """Behind a diamond stand two nodes in a row: three narrow places."""
     edges = [*cells(1, 6), (5, 6), (6, 7), *((u + 8, v + 8) for u, v in cells(1, 6)), (7, 8)]

@@ -6,8 +6,10 @@
     cells      [a  b  c  d][e  f  g  h]      one cut between two bulges, where few rules match
 
 The crossing is the least number of values by which there are two bulges or more: one behind each
-module of Inception, two between cells of NASNet, which read the two cells before them. The
-decisions for a cell depend on the cell and what is next to it, so equal cells are cut alike.
+module of Inception, two between cells of NASNet, which read the two cells before them. A value that
+cells read from one end to the other, such as a mask or the angles of rotary embeddings, crosses
+wherever one cuts, and is not counted. The decisions for a cell depend on the cell and what is next
+to it, so equal cells are cut alike.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ SMALLEST_CELL = 3
 """One in so many of the size of a part: a smaller cell goes with its neighbour."""
 PROGRESS = 0.6
 """The part of all places that a cell may be."""
+SHARED_READERS, SHARED_SPAN = 4, 0.5
+"""Readers of a value, and the part of all places from the first to the last of them, from which on
+it belongs to no cell."""
 
 Crossing = Sequence[tuple[int, tuple[int, ...]]]
 """For each value its maker and its readers."""
@@ -36,7 +41,7 @@ def cell_boundaries(
     if len(whole) < FEWEST_PARTS * size_l:
         return [whole]
     at = {place: i for i, place in enumerate(whole)}
-    widths = _widths(at, crossing)
+    widths = _widths(at, [value for value in crossing if not _shared(at, *value)])
     severed = _severed(at, ties)
     for width in range(1, MOST_CROSSING + 1):
         cuts = list(_cuts(widths, severed, width))
@@ -45,6 +50,13 @@ def cell_boundaries(
         if len(cells) > 1 and max(map(len, cells)) <= PROGRESS * len(whole):
             return cells
     return [whole]
+
+
+def _shared(at: Mapping[int, int], maker: int, readers: Sequence[int]) -> bool:
+    inside = [at[reader] for reader in readers if reader in at]
+    if len(readers) < SHARED_READERS or not inside:
+        return False
+    return max(inside) - at.get(maker, 0) >= SHARED_SPAN * len(at)
 
 
 def _widths(at: Mapping[int, int], crossing: Crossing) -> list[int]:
