@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from threading import Event
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from tests.rewrite.graphs import captured
 from torch import Tensor, nn
 
+from anabranch.deadline import Deadline
 from anabranch.fusion.deepcuts import deepcuts_partition
 from anabranch.fusion.legality import FusionFacts
 from anabranch.fusion.partition import graph_of, singly
@@ -196,6 +198,27 @@ def test_another_total_may_decide() -> None:
     assert cut_by(graph, Told(alone | told, alone=50.0), total=longest) == ["a", "b", "c", "d"]
     outlook = partial(outlook_of, spec=A_LARGE_GPU)
     assert cut_by(graph, Told(alone | told, alone=50.0), total=outlook) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("how", [{}, {"total": lambda tasks, us: sum(map(us, tasks.tasks))}])
+def test_when_the_time_is_over_nothing_more_is_merged(how: dict[str, Any]) -> None:
+    """What merges would make is not asked for; what was merged before stays."""
+    stop = Event()
+    told = Told({"c1 c2": 1.5, "c1 c2 c3": 1.8, "c0 c1 c2 c3": 3.0})
+    graph = convolutions(3, 1, 5, 7)
+
+    def until_merged(tasks: Sequence[Task]) -> list[Cost]:
+        costs = told(tasks)
+        if "c1 c2" in told.asked[-1]:
+            stop.set()
+        return costs
+
+    now = Deadline(stop=stop)
+    assert cut_by(graph, until_merged, until=now, **how) == ["c0", "c1 c2", "c3"]
+    asked = [name for names in told.asked for name in names]
+    told.asked.clear()
+    assert cut_by(graph, told, until=now, **how) == ["c0", "c1", "c2", "c3"]
+    assert "c1 c2 c3" not in asked and all(" " not in n for names in told.asked for n in names)
 
 
 class Cell(nn.Module):

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 import networkx as nx
 
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.fusion.cluster import in_order, too_many
 from anabranch.fusion.disjoint_subsets import best_disjoint
 from anabranch.fusion.gemm_chain import is_gemm_chain, why_not_one_kernel
@@ -67,19 +68,20 @@ def deepcuts_partition(
     trace: Trace,
     unwritten: Unwritten = why_not_one_kernel,
     total: CutTotal | None = None,
+    until: Deadline = ENDLESS,
 ) -> TaskGraph:
     """The graph as tasks without kernels. `evaluate` is asked once for each structure, in batches;
     `unwritten` says what cannot be one launch and need not be asked for. `total`: None for the sum
-    of all tasks."""
+    of all tasks. `until`: when it is over, nothing more is merged."""
     subsets = _SubsetTable(graph, evaluate, unwritten, total)
-    best = _fastest_sum(subsets) if total is None else _fastest_by_rounds(subsets)
+    best = _fastest_sum(subsets, until) if total is None else _fastest_by_rounds(subsets, until)
     subsets.tell(best, trace)
     return subsets.tasks(best)
 
 
-def _fastest_sum(subsets: _SubsetTable) -> Partition:
+def _fastest_sum(subsets: _SubsetTable, until: Deadline) -> Partition:
     """Algorithm 1 keeps the partition with the smallest sum of all."""
-    growth = _Growth(subsets)
+    growth = _Growth(subsets, until)
     gains = {mask: growth.gains[mask] for mask in growth.gains if mask & (mask - 1)}
     merged = [growth.subset(mask) for mask in best_disjoint(gains, growth.preds)]
     whole = frozenset[str]().union(*merged)
@@ -87,12 +89,13 @@ def _fastest_sum(subsets: _SubsetTable) -> Partition:
     return subsets.ordered([*merged, *alone])
 
 
-def _fastest_by_rounds(subsets: _SubsetTable) -> Partition:
+def _fastest_by_rounds(subsets: _SubsetTable, until: Deadline) -> Partition:
     """The partition with the smallest total of those that rounds of merges lead to."""
     reached = dict.fromkeys([subsets.start()])
     unmarked = list(reached)
     while unmarked:
-        merges = [subsets.consecutive(partition) for partition in unmarked]
+        over = until.over()
+        merges = [[] if over else subsets.consecutive(partition) for partition in unmarked]
         subsets.evaluate(unmarked, merges)
         faster = dict.fromkeys(
             after
@@ -111,7 +114,8 @@ class _Growth:
     below each of them, and those that it reads or that read it. A training step of DLRM has twenty
     million pairs that may be merged, so nothing is asked of a pair that is known of both."""
 
-    def __init__(self, subsets: _SubsetTable) -> None:
+    def __init__(self, subsets: _SubsetTable, until: Deadline) -> None:
+        self._until = until
         self._subsets, self._names = subsets, list(subsets.nodes)
         self.preds = [sum(1 << u for u in own) for own in subsets.edges(subsets.start())]
         reach = Reach.of([list(bits(own)) for own in self.preds])
@@ -144,7 +148,7 @@ class _Growth:
                     beside |= self._beside[v]
                 self._around[mask] = above, below, beside & ~mask
             ways: dict[int, list[tuple[int, int]]] = {}
-            for first in fresh:
+            for first in () if self._until.over() else fresh:
                 for second in self._consecutive(first):
                     ways.setdefault(first | second, []).append((first, second))
             unions = [union for union in ways if union not in tried]

@@ -242,7 +242,7 @@ class Tuner:
             evaluate(alone.tasks)
         else:
             arguments = graph_of(alone), evaluate, trace, self._unwritten, self._total()
-            tasks = deepcuts_partition(*arguments)
+            tasks = deepcuts_partition(*arguments, self.until)
         selection = select_known(tasks, decisions, config, trace)
         return replace(selection, settled=config.memory.settled())
 
