@@ -9,6 +9,7 @@ import torch
 import torch._decomp.decompositions
 from torch import fx, nn
 
+import anabranch
 from anabranch.frontend.from_torch import capture
 from anabranch.frontend.translate import Translation
 from anabranch.ir.eval import eval_graph
@@ -73,3 +74,31 @@ def test_code_that_goes_on_with_last_states_is_captured_for_their_shape(
     assert [type.shape for type in lstm.types] == [(3, 4, 3), (1, 3, 3), (1, 3, 3)]
     with torch.no_grad():
         torch.testing.assert_close(eval_graph(graph, [x])[0], model(x))
+
+
+class DrawsMore(nn.Module):
+    """Draws numbers that nobody reads before those that it adds."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.rand(3)
+        y = x * torch.bernoulli(x.sigmoid())
+        y.sum()
+        return x + torch.rand(4, 6)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_random_numbers_that_nobody_reads_are_drawn(written: bool) -> None:
+    """`written`: in a graph that torch.export traces once more."""
+
+    class Writing(DrawsMore):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x[:, 0].add_(1)
+            return super().forward(x)
+
+    model, x = (Writing() if written else DrawsMore()).eval(), torch.randn(4, 6)
+    fast = anabranch.compile(model, (x.clone(),), target="cpu", cache_dir=None, search="none")
+    for seed in range(3):
+        torch.manual_seed(seed)
+        want = model(x.clone())
+        torch.manual_seed(seed)
+        torch.testing.assert_close(fast(x.clone()), want)

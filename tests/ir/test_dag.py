@@ -11,9 +11,12 @@ from itertools import combinations
 
 import networkx as nx
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
+import anabranch
 from anabranch.errors import ScheduleError
 from anabranch.ir.dag import LONG_BITS, Dag, bits, minimum_equivalent, parse_dag, text_dag, width
 
@@ -84,3 +87,24 @@ def test_a_line_that_cannot_be_read_is_named(line: str) -> None:
 @given(st.sets(st.integers(0, 3 * LONG_BITS)))
 def test_bits_of_masks_short_and_long(places: set[int]) -> None:
     assert list(bits(sum(1 << place for place in places))) == sorted(places)
+
+
+@pytest.mark.parametrize("scheduler", ["ios", "wavefront", "nimble", "local"])
+def test_random_numbers_are_drawn_in_the_models_order(scheduler: str) -> None:
+    """Also where the second could be drawn long before the first."""
+
+    def model(x: Tensor) -> tuple[Tensor, ...]:
+        y = x
+        for _ in range(4):
+            y = y.sin() + y.softmax(-1)
+        return torch.rand_like(y) * y, torch.rand(4, 6) + 1, torch.randn(3)
+
+    x = torch.randn(4, 6)
+    fast = anabranch.compile(
+        model, (x,), target="cpu", cache_dir=None, search="none", scheduler=scheduler
+    )
+    for seed in range(3):
+        torch.manual_seed(seed)
+        want = model(x)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(fast(x), want)

@@ -9,6 +9,7 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Node, Ref
+from anabranch.ir.text import parse_graph
 from anabranch.ir.types import TensorType, meta, type_of
 
 X = TensorType((2, 6), torch.float32)
@@ -133,3 +134,25 @@ def test_what_is_prepared_runs_as_it_is_called(op: str, args: Any, kwargs: Any) 
         wanted = ops.call(node, dict(zip("01", operands, strict=True)).__getitem__, cpu)
         found = run(operands)
         assert len(found) == len(wanted) and all(map(torch.equal, found, wanted))
+
+
+@pytest.mark.parametrize(
+    ("call", "draws"),
+    [
+        ("aten.rand.default([3,4])", True),
+        ("aten.bernoulli.default(%x)", True),
+        ("aten.dropout.default(%x, 0.5, True)", True),
+        ("aten.dropout.default(%x, 0.5, False)", False),
+        ("aten.scaled_dot_product_attention.default(%x, %x, %x)", False),
+        ("aten.scaled_dot_product_attention.default(%x, %x, %x, None, 0.1)", True),
+        ("aten.sin.default(%x)", False),
+    ],
+)
+def test_who_draws_random_numbers(call: str, draws: bool) -> None:
+    graph = parse_graph(f"""
+graph one {{
+  input %x: f32[3,4]
+  %y: f32[3,4] = {call}
+  return %y
+}}""")
+    assert ops.draws(graph.nodes[0]) == draws

@@ -18,8 +18,9 @@ from torch.utils import _pytree as pytree
 
 from anabranch.errors import NumericsError
 from anabranch.frontend.cut_checks import Cut, Unseen
-from anabranch.frontend.cut_sections import CutStep, has_random
+from anabranch.frontend.cut_sections import CutStep
 from anabranch.frontend.cut_trace import CutTrace
+from anabranch.frontend.operators import has_random
 from anabranch.ir.ambient import without_autocast
 from anabranch.ir.protocols import Cost
 from anabranch.ir.tolerances import relative_error

@@ -25,7 +25,7 @@ from anabranch.frontend.cut_answers import by_mask
 from anabranch.frontend.cut_simplify import has_effects
 from anabranch.frontend.cut_trace import CutTrace
 from anabranch.frontend.from_fx import capture_fx
-from anabranch.frontend.operators import ATTENTION
+from anabranch.frontend.operators import has_random
 from anabranch.frontend.state import with_state
 from anabranch.frontend.value_checks import CHECKS
 from anabranch.ir import ops
@@ -172,19 +172,6 @@ def _in_order(node: fx.Node) -> bool:
     """Whether it runs after all that stands before it."""
     mutable = isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
     return mutable or has_random(node)
-
-
-def has_random(node: fx.Node) -> bool:
-    """Whether it draws random numbers: attention does where it drops something."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    if str(target) in ATTENTION:
-        name = ATTENTION[str(target)][1]
-        place = [argument.name for argument in target._schema.arguments].index(name or "")
-        dropped = node.args[place] if place < len(node.args) else node.kwargs.get(name or "", 0.0)
-        return not isinstance(dropped, int | float) or dropped != 0.0
-    return torch.Tag.nondeterministic_seeded in target.tags
 
 
 def writes(step: CutStep) -> bool:

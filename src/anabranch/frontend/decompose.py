@@ -41,6 +41,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     with (
         _few_prepared(program),
         _new_values_apart(),
+        torch._inductor.config.patch(fallback_random=True),  # draws that nobody reads stay
         export_config.patch(enable_auto_functionalized_v2_for_export=False),
     ):
         decomposed: ExportedProgram = program.run_decompositions(decompositions())

@@ -28,7 +28,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx.node import map_aggregate
 
 from anabranch.frontend.composites import Earlier, Parts, parts
-from anabranch.frontend.operators import NORM_OF_BATCH, NOT_DECOMPOSED
+from anabranch.frontend.operators import NORM_OF_BATCH, NOT_DECOMPOSED, has_random
 
 aten = torch.ops.aten
 Spelled = tuple[Any, tuple[Any, ...]]
@@ -225,7 +225,8 @@ def _written(
             first.meta = dict(node.meta)
             new = first
         put[owners.get(node, node)] = new
-    written.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or n.target is CHECK)
+    ends = ("placeholder", "output")
+    written.eliminate_dead_code(lambda n: n.op in ends or n.target is CHECK or has_random(n))
     return written
 
 

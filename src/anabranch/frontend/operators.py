@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import fx
 from torch._C import DispatchKey
 from torch._decomp import get_decompositions
 
@@ -111,6 +112,19 @@ ATTENTION: dict[str, tuple[str | None, str | None, str | None]] = {
     ),
 }
 """Device-bound forms of attention that AOTAutograd chose for us; back to the one of all devices."""
+
+
+def has_random(node: fx.Node) -> bool:
+    """Whether it draws random numbers: attention does where it drops something."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if str(target) in ATTENTION:
+        name = ATTENTION[str(target)][1]
+        place = [argument.name for argument in target._schema.arguments].index(name or "")
+        dropped = node.args[place] if place < len(node.args) else node.kwargs.get(name or "", 0.0)
+        return not isinstance(dropped, int | float) or dropped != 0.0
+    return torch.Tag.nondeterministic_seeded in target.tags
 
 
 NORM_OF_BATCH = torch.ops.aten._native_batch_norm_legit.no_stats

@@ -26,7 +26,7 @@ from torch import fx
 from anabranch.errors import CaptureError, DataDependentError
 from anabranch.frontend import strided
 from anabranch.frontend.default_dtype import declared, undeclared
-from anabranch.frontend.operators import ATTENTION, COPIES, DROPPED, FILLS, VIEWS
+from anabranch.frontend.operators import ATTENTION, COPIES, DROPPED, FILLS, VIEWS, has_random
 from anabranch.frontend.source import origin
 from anabranch.frontend.value_checks import CHECKS, CheckedValues, called, is_ordered
 from anabranch.ir import ops
@@ -73,6 +73,7 @@ class Translation:
         self.types: dict[str, TensorType] = {}
         self.mutations: list[tuple[str, Ref]] = []
         self.after: dict[str, Ref] = {}
+        self._draws = set[str]()
         """By the name of each state its value after a call."""
         self._states: list[tuple[Input, str, torch.Tensor]] = []
         self.sources: list[tuple[str, str]] = []
@@ -186,11 +187,12 @@ class Translation:
 
     def finish(self, name: str, returned: list[Ref]) -> Graph:
         """The graph of what was added. Its outputs are the values returned, those that inputs and
-        states are overwritten with, and those that are checked, once each; states are its last
-        inputs."""
+        states are overwritten with, those that are checked, and random numbers that nobody reads,
+        which others come after, once each; states are its last inputs."""
         written = [*(ref for _, ref in self.mutations), *self.after.values()]
         checked = [check.ref for check in self.checks if check.ref is not None]
         outputs = list(dict.fromkeys([*returned, *written, *checked]))
+        outputs += self._unread_draws(outputs)
         return Graph(
             re.sub(r"\W|^(?=\d)", "_", name),
             (*self._inputs, *(declared for declared, _, _ in self._states)),
@@ -202,6 +204,17 @@ class Translation:
                 for value, path, tensor in self._states
             ),
         )
+
+    def _unread_draws(self, outputs: Sequence[Ref]) -> list[Ref]:
+        """Random numbers that none of the outputs is made of."""
+        live, unread = {ref.name for ref in outputs}, list[Ref]()
+        for node in reversed(self._nodes) if self._draws else ():
+            if live.isdisjoint(node.results):
+                if node.name not in self._draws:
+                    continue
+                unread.append(Ref(node.results[0]))
+            live.update(node.uses)
+        return unread[::-1]
 
     @property
     def checks(self) -> tuple[ValueCheck, ...]:
@@ -261,6 +274,8 @@ class Translation:
             and ops.is_view(added, self.types)
         ):
             self._borrowed.update(added.results)
+        if has_random(node):
+            self._draws.add(added.name)
         names = tuple(Ref(result) for result in added.results)
         self._values[node] = names if _returns_tuple(node) else names[0]
 

@@ -9,12 +9,14 @@ Node i is bit i; nodes are numbered in a topological order, so `i < j` for every
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import networkx as nx
 
 from anabranch.errors import ScheduleError
+from anabranch.ir import ops
 from anabranch.ir.task import TaskGraph, alias_roots, task_producers
 
 LONG_BITS, MANY_BITS = 128, 8
@@ -105,7 +107,8 @@ def bits(mask: int) -> Iterator[int]:
 
 def dag_of(tasks: TaskGraph) -> Dag:
     """The dependencies between the tasks, seen through aliases and elided concats; bit i is
-    `tasks.tasks[i]`. Who writes over a value comes after all who read it."""
+    `tasks.tasks[i]`. Who writes over a value comes after all who read it. Who draws random numbers
+    comes after those who drew before: another order gives other numbers for the same seed."""
     try:
         dag: Dag = tasks.dag
     except AttributeError:
@@ -123,8 +126,13 @@ def _edges(tasks: TaskGraph) -> set[tuple[int, int]]:
         for name in task.reads
         for source in producer.get(name, ())
     }
-    ordered = readers_before_writers(tasks)
+    ordered = [*readers_before_writers(tasks), *itertools.pairwise(_drawing(tasks))]
     return edges | {(position[reader], position[writer]) for reader, writer in ordered}
+
+
+def _drawing(tasks: TaskGraph) -> list[str]:
+    """The tasks, by name, that draw numbers of torch's generator, in the order of their draws."""
+    return [t.name for t in tasks.tasks if any(ops.draws(node) for node in t.body.nodes)]
 
 
 def waiting(tasks: TaskGraph) -> set[str]:

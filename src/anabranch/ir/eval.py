@@ -16,7 +16,7 @@ import torch
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, types
 from anabranch.ir.rounding import decides, rounds, strict_values
-from anabranch.ir.task import TaskGraph
+from anabranch.ir.task import TaskGraph, value_types
 from anabranch.ir.types import TensorType
 from anabranch.ir.variance_means import with_plain_mean
 
@@ -26,6 +26,8 @@ EXACT = ("move", "view")
 """Kinds of operators whose results are elements of what they read."""
 OF_A_DTYPE = frozenset(("aten.nan_to_num", "aten.nextafter", "aten.frexp"))
 """What another precision changes the meaning of: the largest number, the one beside, the digits."""
+BITS = "aten.view.dtype"
+"""The bits of numbers as others, which another precision has more of."""
 
 
 def eval_graph(
@@ -103,7 +105,7 @@ def eval_tasks(
     lazy = (*tasks.aliases, *tasks.elided_concats)
     aliases = {name: node for node in lazy for name in node.results}
     bodies = [t.kernel.body if kernels and t.kernel is not None else t.body for t in tasks.tasks]
-    dropped = _dropped(tasks, bodies, aliases)
+    dropped, own = _dropped(tasks, bodies, aliases), value_types(tasks)
 
     def value(name: str) -> torch.Tensor:
         if name in held and name not in values:
@@ -112,7 +114,8 @@ def eval_tasks(
             node = aliases[name]
             for source in node.uses:
                 value(source)
-            results = run_node(node, values, device, precision)
+            how: How = "own" if node.op == BITS else "raised"
+            results = run_node(node, values, device, precision, own, how)
             values.update(zip(node.results, results, strict=True))
         return values[name]
 
@@ -196,7 +199,7 @@ def kept_as_they_are(graph: Graph) -> dict[str, How]:
     strict, table = strict_values(graph), types(graph)
     kept: dict[str, How] = {}
     for node in graph.nodes:
-        if rounds(node, table) or ops.packet_name(node.op) in OF_A_DTYPE:
+        if rounds(node, table) or node.op == BITS or ops.packet_name(node.op) in OF_A_DTYPE:
             kept[node.name] = "own"
         elif not strict.isdisjoint(node.results):
             alone = ops.kind_of(node) in ELEMENTWISE or node.types[0].dtype.is_complex

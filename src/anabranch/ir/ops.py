@@ -325,6 +325,10 @@ def parameters(op: str) -> tuple[Parameter, ...]:
     )
 
 
+DROPS = frozenset(("dropout_p", "train", "training"))
+"""Arguments with which an operator that may draw random numbers draws none where they are 0."""
+
+
 def mutates(op: str) -> bool:
     """Whether the operator writes to a tensor it is given."""
     return bool(resolve(op)._schema.is_mutable)
@@ -334,6 +338,30 @@ def mutates(op: str) -> bool:
 def is_pure(op: str) -> bool:
     """Whether an operator of ATen neither writes to what it reads nor draws random numbers."""
     return not mutates(op) and torch.Tag.nondeterministic_seeded not in resolve(op).tags
+
+
+def draws(node: Node) -> bool:
+    """Whether it draws numbers of torch's generator: dropout does in training, attention where it
+    drops something."""
+    places = _seeded(node.op)
+    if places is None:
+        return False
+    named = dict(node.kwargs)
+    drops = [node.args[at] if at < len(node.args) else named.get(name, 0) for name, at in places]
+    return all(value is None or isinstance(value, Ref) or bool(value) for value in drops)
+
+
+@functools.cache
+def _seeded(op: str) -> tuple[tuple[str, int], ...] | None:
+    """Of an operator that draws, the arguments that say whether it does; None for all others."""
+    try:
+        operator = resolve(op)
+    except KeyError:  # of a graph that is planned, and runs nowhere
+        return None
+    if torch.Tag.nondeterministic_seeded not in operator.tags:
+        return None
+    arguments = enumerate(operator._schema.arguments)
+    return tuple((each.name, at) for at, each in arguments if each.name in DROPS)
 
 
 @functools.cache

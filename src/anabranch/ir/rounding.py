@@ -168,7 +168,7 @@ def _whole(type: TensorType) -> bool:
 
 def _jumps(node: Node) -> bool:
     name = ops.packet_name(node.op)
-    if name in JUMPS or "quantize" in name:
+    if name in JUMPS or "quantize" in name or node.op == "aten.view.dtype":
         return True
     if name == "aten.div":
         return _named(node, "rounding_mode") is not None
