@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
-from tests.frontend.onnx.files import make_node, model, value, weight, written
+from tests.frontend.onnx.files import make_graph, make_node, model, value, weight, written
 from tests.frontend.onnx.test_importer_networks import agree, exported
 
 import anabranch
@@ -202,6 +203,38 @@ def test_modules_of_torch_come_back_as_they_were(how: tuple[bool, int], tmp_path
     agree(imported, path, (x,))
     calls = [operators(torch.export.export(m, (x,), strict=False)) for m in (net, imported)]
     assert calls[0] == calls[1]
+
+
+def test_equal_weights_are_found_behind_what_passes_them_on(tmp_path: Path) -> None:
+    """Exporters write weights that are equal once, with an Identity for each further use."""
+    layers = [(torch.nn.Conv2d(8, 8, 1), torch.nn.GroupNorm(4, 8)) for _ in range(3)]
+    net = torch.nn.Sequential(*(layer for pair in layers for layer in pair)).eval()
+    x = torch.randn(2, 8, 6, 6)
+    path = exported(net, (x,), tmp_path / "net.onnx", dynamo=False, opset_version=17)
+    ops = [node.op_type for node in onnx.load(path).graph.node]
+    assert "Identity" in ops
+    imported = from_onnx(path)
+    found = [node.op for node in imported.graph.nodes if node.op != "Shape"]
+    assert found == ["Conv", "GroupNorm"] * 3
+    agree(imported, path, (x,))
+
+
+def test_branches_read_what_is_passed_on_around_them(tmp_path: Path) -> None:
+    """And an Identity that makes an output stays."""
+    same = make_graph([make_node("Identity", ["b"], ["t"])], "then", [], [value("t", 4)])
+    twice = make_graph([make_node("Add", ["b", "b"], ["e"])], "else", [], [value("e", 4)])
+    nodes = [
+        make_node("Identity", ["x"], ["a"]),
+        make_node("Identity", ["a"], ["b"]),
+        make_node("If", ["c"], ["y"], then_branch=same, else_branch=twice),
+        make_node("Identity", ["b"], ["z"]),
+    ]
+    inputs = [value("x", 4), value("c", kind=9)]
+    path = written(tmp_path, model(nodes, inputs, [value("y", 4), value("z", 4)]))
+    net, x = from_onnx(path), torch.randn(4)
+    assert [node.op for node in net.graph.nodes] == ["If", "Identity"]
+    for condition in (True, False):
+        agree(net, path, (x, torch.tensor(condition)))
 
 
 class Shared(torch.nn.Module):

@@ -48,7 +48,31 @@ class AttentionKeys:
 def with_patterns(file: OnnxFile) -> OnnxFile:
     """The file with what is spelled out in one node."""
     constants = {**file.tensors, **file.scalars}
-    return replace(file, graph=_replaced(file.graph, constants))
+    graph = without_identities(file.graph, {})
+    return replace(file, graph=_replaced(graph, constants))
+
+
+def without_identities(graph: OnnxGraph, same_as: Mapping[str, str]) -> OnnxGraph:
+    """The graph whose nodes read what an Identity passes on: exporters put one before each further
+    use of equal weights. Those that make an output stay. `same_as`: of the graphs around it, names
+    and whose value they have."""
+    own = {*graph.constants, *(value.name for value in graph.inputs)}
+    own |= {name for node in graph.nodes for name in node.outputs}
+    names = {name: other for name, other in same_as.items() if not {name, other} & own}
+    nodes = []
+    for node in graph.nodes:
+        inputs = tuple(names.get(name, name) for name in node.inputs)
+        passes_on = node.op == "Identity" and not node.domain and len(node.outputs) == 1
+        if passes_on and node.outputs[0] not in graph.outputs:
+            names[node.outputs[0]] = inputs[0]
+            continue
+        attributes = {
+            key: without_identities(value, names) if isinstance(value, OnnxGraph) else value
+            for key, value in node.attributes.items()
+        }
+        nodes.append(replace(node, inputs=inputs, attributes=attributes))
+    outputs = tuple(names.get(name, name) for name in graph.outputs)
+    return replace(graph, nodes=tuple(nodes), outputs=outputs)
 
 
 def _replaced(graph: OnnxGraph, constants: Mapping[str, Tensor]) -> OnnxGraph:
