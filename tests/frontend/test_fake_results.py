@@ -84,6 +84,18 @@ def test_the_list_is_the_one_of_calls_that_remember_nothing(model: nn.Module, x:
     assert seen.digest is not None and seen.digest == plain.digest(results)
 
 
+def test_a_slice_has_memory_around_it_without_numbers_too() -> None:
+    """The model may count from the start of that."""
+
+    class Counting(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.as_strided((24,), (1,), 0)[:5] + x[0]
+
+    x = torch.arange(24.0).reshape(4, 6)[:, 1:]
+    seen = observe(Counting(), (x,), {}, surroundings(), fake=True)
+    assert seen.digest is not None and seen.results.shape == (5,)
+
+
 def _calls(fake: Callable[..., Tensor]) -> dict[str, tuple[Call, Call, bool]]:
     """Two calls each, and whether the second need not be made."""
     x, y = fake(2, 8), fake(2, 8)

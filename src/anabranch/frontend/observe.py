@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
@@ -343,6 +343,8 @@ def _own(tensor: Tensor) -> Tensor:
     held = tensor.untyped_storage().nbytes() if tensor.layout == torch.strided else 0
     if not tensor.nbytes < held <= MOST_AROUND * tensor.nbytes:
         return tensor.detach().clone()
+    if isinstance(twin := tensor.detach(), FakeTensor):
+        return twin  # on a copy of the memory already, in which there are no numbers
     memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     place = tensor.storage_offset(), tensor.shape, tensor.stride()
     memory.set_(tensor.untyped_storage().clone(), *place)  # type: ignore[no-untyped-call]
