@@ -94,6 +94,30 @@ def test_another_module_in_the_place_of_one_is_refused() -> None:
     step(*BATCH)
 
 
+def test_gradients_that_wait_are_refused_and_zeros_go() -> None:
+    """Eager would add to them."""
+    mine, theirs = Loop(), Loop()
+    step = mine.compiled()
+    before = copy.deepcopy(mine.model.state_dict())
+    mine.loss(mine.model.eval(), *BATCH).backward()  # type: ignore[no-untyped-call]
+    mine.model.train()
+    with pytest.raises(InputError, match="weight has a gradient already"):
+        step(*BATCH)
+    assert all(torch.equal(x, before[name]) for name, x in mine.model.state_dict().items())
+    mine.optimizer.zero_grad(set_to_none=False)
+    assert step(*BATCH).item() == pytest.approx(theirs.eager(), abs=1e-6)
+    assert weight_of(mine).grad is None
+    torch.testing.assert_close(weight_of(mine), weight_of(theirs))
+
+
+def test_gradients_that_a_step_keeps_do_not_wait() -> None:
+    loop = Loop()
+    step = anabranch.compile_step(
+        loop.model, loop.loss, loop.optimizer, BATCH, keep_grad=True, **QUICK
+    )
+    assert step(*BATCH).item() > step(*BATCH).item()
+
+
 def extended(loop: Loop) -> None:
     loop.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
 

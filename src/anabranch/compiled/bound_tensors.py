@@ -10,6 +10,7 @@ model.eval()                        refused, where modules compute something els
 parameter.requires_grad_(...)       refused: the plan trains those that it was compiled to train
 group["betas"] = ...                refused: the plan has the number it was compiled with
 group["lr"] = ...                   read by each call
+loss.backward(), and no zero_grad() refused: eager adds the next gradients to these
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from anabranch.frontend.varying import MAY_VARY, OF_SCHEDULES
 class BoundTensors:
     """`weights`: the places of the model's tensors, and `trained` whether each requires gradients;
     `moments`: the places of the optimizer's; `settings`:
-    of each group what may not change, with `members` its parameters. `memory`: where weights lie;
+    of each group what may not change, with `members` its parameters and `updated` those that are
+    trained. `memory`: where weights lie;
     `modes`: of modules. `counts`: tensors that are equal and stay so, with `versions`
     the sum of how often they had been written to; `fixed`: tensors that the step only reads, of
     which plans have copies, with `written` that sum."""
@@ -47,6 +49,7 @@ class BoundTensors:
     groups: Any
     settings: list[dict[str, Any]]
     members: list[list[int]]
+    updated: list[tuple[str, Tensor]]
     counts: list[list[Tensor]]
     versions: int
     fixed: list[Tensor]
@@ -70,7 +73,9 @@ class BoundTensors:
         ]
         alike = ([held.tensors[i] for i in places] for places in held.alike)
         counts = [[tensor for tensor in each if id(tensor) in moving] for each in alike]
-        weights = list(places_of(training))
+        weights, members = list(places_of(training)), _members(optimizer.param_groups)
+        in_groups = {parameter for group in members for parameter in group}
+        named_weights = [(name, tensor) for name, (_, _, tensor) in weights]
         return BoundTensors(
             training,
             weights,
@@ -81,7 +86,8 @@ class BoundTensors:
             optimizer.state,
             optimizer.param_groups,
             [_settings(group, training.varying) for group in optimizer.param_groups],
-            _members(optimizer.param_groups),
+            members,
+            [(name, t) for name, t in named_weights if t.requires_grad and id(t) in in_groups],
             counts,
             _versions(counts),
             copied,
@@ -111,6 +117,9 @@ class BoundTensors:
                 raise _other_gradients(name, trained)
             if tensor.data_ptr() != memory.data_ptr() or tensor.dtype != memory.dtype:
                 _come_back(name, tensor, memory)
+        for name, tensor in self.updated:
+            if tensor.grad is not None:  # asked of each in each call
+                self._check_no_gradient(name, tensor)
         for mapping, key, tensor in self.moments:
             if mapping.get(key) is not tensor:
                 self._take_state()
@@ -133,6 +142,20 @@ class BoundTensors:
         self.versions = _versions(self.counts)
         for parameter in self.training.trained() if self.training.gradients else ():
             parameter.grad = self.training.gradients[id(parameter)]
+
+    def _check_no_gradient(self, name: str, parameter: Tensor) -> None:
+        """InputError where a gradient waits that the optimizer has not applied: eager adds to it.
+        One of zeros goes, as zero_grad at the end of a step has it."""
+        waiting = parameter.grad
+        if waiting is None or waiting is self.training.gradients.get(id(parameter)):
+            return
+        if waiting.layout is not torch.strided or torch.any(waiting != 0):
+            raise InputError(
+                f"{name} has a gradient already",
+                "eager would add the next one to it, and a plan knows of its own gradients alone",
+                "call optimizer.zero_grad() after steps of your own",
+            )
+        parameter.grad = None
 
     def _take_state(self) -> None:
         """The optimizer has loaded a state: its values, in the plan's places."""

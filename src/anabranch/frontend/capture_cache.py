@@ -226,6 +226,8 @@ def _seen(
             seen = call(notes=Notes(operators=False))  # it may be the list that it does not bear
         except torch.OutOfMemoryError:
             return None
+        except CaptureError:
+            raise
         except Exception as error:
             raise fails(model, error, calling.under) from error
     if seeds := seeding(seen.asks):

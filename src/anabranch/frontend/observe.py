@@ -156,6 +156,7 @@ def _observed(
                 kwargs = in_other_containers(dict(kwargs))
             recorder = CallRecorder(weights, tensors.values(), numbers, fake)
             drawn, was = _drawn(), {name: held_tensors.read(t) for name, t in tensors.items()}
+            lay = {name: _lies(tensor) for name, tensor in tensors.items()}
             turns = switches()
             listed = recorder if notes.operators else nullcontext()
             asking = notes.asking
@@ -163,6 +164,8 @@ def _observed(
             heard = watched(reads, asks, names, files) if notes.watch else nullcontext()
             with listening, listed, heard as recorder.listener:
                 results = model(*args, **kwargs)
+            for name, tensor in tensors.items():
+                _check_still_lies(name, lay[name], _lies(tensor))
             reads += _differs(drawn, _drawn())
             switched = turned(turns)
             digest = recorder.digest(results) if notes.operators else None
@@ -203,6 +206,24 @@ def _formed(
     tensors = _tensors_of(args, kwargs)
     numbers = first_of_type(list(tensors.values()))
     return *_as_one((args, kwargs), tensors, numbers, form.united == "tensors"), numbers
+
+
+def _lies(tensor: Tensor) -> tuple[Any, ...] | None:
+    """The tensor's shape, strides and memory; None where it has none."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return None
+    return tuple(tensor.shape), tensor.stride(), tensor.untyped_storage()._cdata
+
+
+def _check_still_lies(name: str, was: Any, now: Any) -> None:
+    """CaptureError where the model gave an input another shape or memory."""
+    if now != was:
+        raise CaptureError(
+            f"the model gives its input {name} another shape, other strides or other memory",
+            "what a plan writes to an input are numbers, in the place and shape that it has",
+            "use what makes a new tensor (x.t(), x.unsqueeze(0)) in the place of what changes x "
+            "(x.t_(), x.unsqueeze_(0), x.resize_(...), x.set_(...), x.data = ...)",
+        )
 
 
 def _tensors_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
