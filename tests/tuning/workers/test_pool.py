@@ -37,7 +37,7 @@ from anabranch.tuning.workers.job import (
     in_order,
     value_of,
 )
-from anabranch.tuning.workers.local import LocalCrew
+from anabranch.tuning.workers.local import LocalCrew, LocalLink
 from anabranch.tuning.workers.pool import WorkerPool
 from anabranch.tuning.workers.ray_crew import RayCrew
 
@@ -240,6 +240,25 @@ def test_parts_of_an_answer_come_before_it_with_what_was_stored(tmp_path: Path) 
         whole = [value_of(one) for one in pool.outcomes(asked, quiet(), part=part)]
     assert heard == [("a", "a part", True), ("a", "another", True)]
     assert whole == ["the whole", 2]
+
+
+def test_workers_that_are_ready_get_jobs_before_the_caller_is_busy(tmp_path: Path) -> None:
+    mark, seen = tmp_path / "mark", list[bool]()
+
+    def step() -> bool:
+        end = time.monotonic() + 5.0
+        while not mark.exists() and not seen and time.monotonic() < end:
+            time.sleep(0.02)
+        seen.append(mark.exists())
+        return False
+
+    with forks(1) as pool:
+        pool.start()
+        (place,) = pool._places
+        assert isinstance(place.link, LocalLink) and place.link.connection.poll(30)
+        asked = [WorkerJob("a", jobs.die, (mark,)), WorkerJob("b", jobs.double, (2,))]
+        told = in_order(asked, pool.outcomes(asked, quiet(), step=step))
+    assert seen[0] and [value_of(outcome) for outcome in told] == ["lived", 4]
 
 
 def test_a_caller_that_is_busy_holds_nobody_up() -> None:

@@ -152,6 +152,8 @@ class WorkerPool:
             raise WorkerError("two jobs have one key", "results go by key", "give each its own")
         batch = _Batch(jobs, until, trace, deque(range(len(jobs))), part)
         try:
+            for place, message in self._heard(until, busy=True):  # who got ready ahead of the jobs
+                yield from self._hear(place, message, batch)
             while batch.queue or any(place.job is not None for place in self._places):
                 yield from self._ended(batch)
                 self._begin(batch)
