@@ -194,6 +194,8 @@ def test_modules_of_torch_come_back_as_they_were(how: tuple[bool, int], tmp_path
         torch.nn.ReplicationPad2d(1),
         torch.nn.PReLU(8),
         torch.nn.Softplus(),
+        torch.nn.BatchNorm2d(8, eps=1e-3),
+        torch.nn.LeakyReLU(0.1),
     ).eval()
     with torch.no_grad():
         net.get_parameter("1.weight").uniform_(0.5, 2.0)
@@ -262,9 +264,15 @@ def test_bags_of_embeddings_are_added_in_a_loop_of_known_length(tmp_path: Path) 
 
 
 def operators(program: Any) -> list[str]:
-    """The operators of a captured model but for those that only look at shapes."""
+    """The operators of a captured model, some with the last number that they are told, but for
+    those that only look at shapes."""
     views = ("aten.view", "aten.reshape", "aten.permute", "aten.transpose")
-    named = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    told = ("aten.batch_norm.default", "aten.group_norm.default", "aten.leaky_relu.default")
+    numbers_of = {
+        n: [a for a in n.args if isinstance(a, float) and str(n.target) in told] for n in calls
+    }
+    named = [f"{node.target} {numbers[-1:]}" for node, numbers in numbers_of.items()]
     return [name for name in named if not name.startswith(views)]
 
 

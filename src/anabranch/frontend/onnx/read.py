@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -281,9 +282,21 @@ class _Reading:
             return tensor_of(value, self.folder, self.floats, key)
         if kind in ("TYPE_PROTO", "TYPE_PROTOS", "SPARSE_TENSOR", "SPARSE_TENSORS", "GRAPHS"):
             return None
-        if kind in ("INTS", "FLOATS", "STRINGS"):
+        if kind == "FLOATS":
+            return tuple(map(shortest, value))
+        if kind in ("INTS", "STRINGS"):
             return tuple(value)
-        return value
+        return shortest(value) if kind == "FLOAT" else value
+
+
+def shortest(number: float) -> float:
+    """The number with the fewest digits that a file's 32 bits stand for: the one that was written
+    in the model, as far as nobody can tell them apart.
+
+    >>> shortest(9.999999747378752e-06)
+    1e-05
+    """
+    return float(str(np.float32(number)))
 
 
 def _text(name: Any) -> str:
