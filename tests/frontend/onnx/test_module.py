@@ -197,6 +197,23 @@ def _branching(condition: str, *more: Any) -> Any:
     return model([*more, choose, *layers], [value("x", 1, 4)], [value("y", 1, 4)], weights)
 
 
+def test_numbers_of_the_file_are_not_rounded_to_halves(tmp_path: Path) -> None:
+    """1e-12 would be nothing and a million endless, which as numbers of a model they are not."""
+    nodes = [
+        make_node("Mul", ["x", "small"], ["a"]),
+        make_node("Cast", ["thousand"], ["k"], to=1),
+        make_node("Mul", ["k", "k"], ["million"]),
+        make_node("Mul", ["a", "million"], ["b"]),
+        make_node("LayerNormalization", ["b", "one", "zero"], ["y"], epsilon=1e-12),
+    ]
+    numbers = [weight("small", np.float32(1e-6)), weight("thousand", np.int64(1000))]
+    rows = [weight("one", np.ones(4, np.float32)), weight("zero", np.zeros(4, np.float32))]
+    path = written(tmp_path, model(nodes, [value("x", 2, 4)], [value("y", 2, 4)], numbers + rows))
+    half = from_onnx(path, dtype=torch.float16)
+    x = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(half(x.half()).float(), answers(path, x)[0], rtol=0.02, atol=0.02)
+
+
 def test_a_branch_whose_condition_is_constant_is_taken(tmp_path: Path) -> None:
     net = from_onnx(written(tmp_path, _branching("yes")))
     x = -torch.ones(1, 4)

@@ -31,8 +31,9 @@ FOLDABLE = {
 """No others: their results have not many more numbers than their inputs."""
 
 
-def folded(file: OnnxFile, floats: torch.dtype) -> OnnxFile:
-    """The file without nodes of its outermost graph whose results are known."""
+def folded(file: OnnxFile) -> OnnxFile:
+    """The file without nodes of its outermost graph whose results are known, in 32 bits where these
+    are floats, whatever floats of the file become."""
     constants = {
         name: tensor
         for name, tensor in (*file.tensors.items(), *file.scalars.items())
@@ -42,7 +43,7 @@ def folded(file: OnnxFile, floats: torch.dtype) -> OnnxFile:
     computed: dict[str, Tensor] = {}
     nodes = []
     for node in file.graph.nodes:
-        results = _results(node, constants, floats) if _constant(node, constants) else None
+        results = _results(node, constants) if _constant(node, constants) else None
         if results is None:
             nodes.append(node)
         else:
@@ -75,9 +76,7 @@ def _filled(node: OnnxNode, constants: dict[str, Tensor]) -> float:
     return math.prod(sizes) * (max(1, operands[0].numel()) if len(operands) > 1 else 1)
 
 
-def _results(
-    node: OnnxNode, constants: dict[str, Tensor], floats: torch.dtype
-) -> dict[str, Tensor] | None:
+def _results(node: OnnxNode, constants: dict[str, Tensor]) -> dict[str, Tensor] | None:
     """Its results by name; None if they are large, no tensors, or cannot be computed."""
     alone = OnnxGraph("constants", (), tuple(name for name in node.outputs if name), (node,))
     operands = {
@@ -89,7 +88,7 @@ def _results(
             replace(alone, nodes=(replace(node, unused=()),)),
             (),
             operands,
-            Surface(operands, cpu, floats),
+            Surface(operands, cpu, torch.float32),
         )
         tensors = tensors_of(outputs, cpu)
     except (OnnxError, RuntimeError, ValueError, TypeError, IndexError, KeyError):

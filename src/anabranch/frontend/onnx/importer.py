@@ -64,7 +64,7 @@ def from_onnx(
     file = modern(read_onnx(path, dtype))
     _check_known(file.graph)
     _check_inputs(file.graph)
-    file = with_patterns(folded(file, dtype))
+    file = with_patterns(folded(file))
     file = replace(file, graph=checked(file.graph, {*file.tensors, *file.scalars}))
     return onnx_module(file, dtype, check_sizes(file.graph.inputs, sizes or {}))
 

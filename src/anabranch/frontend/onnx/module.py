@@ -73,7 +73,9 @@ class OnnxModule(nn.Module):
                 continue
             small = tensor.numel() <= MOST_HOST
             if small and (tensor.dtype in WHOLE_DTYPES or name in asked or name in file.scalars):
-                numbers[name] = tensor.tolist(), tensor.dtype
+                # A number of 32 bits stays what it is: 1e-12 is none of 16.
+                kind = floats if tensor.dtype == torch.float32 else tensor.dtype
+                numbers[name] = tensor.tolist(), kind
             else:
                 laid = _laid_as_layers(tensor) if name in layers else tensor
                 places[name] = self._store(name, laid)

@@ -191,9 +191,11 @@ class _Reading:
             name = _text(key)
             if value.const_value is None:
                 raise OnnxError(f"{name} has no data", "it is a weight", "export the model again")
-            tensor = tensor_of(value.const_value, self.folder, self.floats, name)
+            weight = len(value.const_value.shape) > 0
+            floats = self.floats if weight else torch.float32
+            tensor = tensor_of(value.const_value, self.folder, floats, name)
             self._note(name, int(value.const_value.dtype))
-            constants.append(self._kept(name, tensor, renamed, weight=tensor.dim() > 0))
+            constants.append(self._kept(name, tensor, renamed, weight))
         nodes = []
         for declared in graph.inputs:
             if type(declared.type).__name__ == "TensorType":
@@ -206,6 +208,8 @@ class _Reading:
                 continue
             name = _text(node.outputs[0].name)
             weight = data.numel() > MOST_NUMBERS  # few numbers in a node are a part of what it does
+            if weight and data.dtype == torch.float32:
+                data = data.to(self.floats)
             constants.append(self._kept(name, data, renamed, weight))
         inputs = tuple(_input(v) for v in graph.inputs if v.name not in graph.initializers)
         outputs = tuple(renamed.get(_text(v.name), _text(v.name)) for v in graph.outputs)
@@ -224,14 +228,15 @@ class _Reading:
         return own
 
     def _constant(self, node: Any) -> Tensor | None:
-        """The tensor of a node Constant; None for strings, which nothing here computes with."""
+        """The tensor of a node Constant, with floats as the file has them; None for strings, which
+        nothing here computes with."""
         for key, attribute in node.attributes.items():
             value = attribute.value
             if key == "value":
                 self._note(node.outputs[0].name, int(value.dtype))
-                return tensor_of(value, self.folder, self.floats, node.outputs[0].name)
+                return tensor_of(value, self.folder, torch.float32, node.outputs[0].name)
             if key in ("value_float", "value_floats"):
-                return torch.tensor(value, dtype=self.floats)
+                return torch.tensor(value, dtype=torch.float32)
             if key in ("value_int", "value_ints"):
                 return torch.tensor(value, dtype=torch.int64)
         return None
