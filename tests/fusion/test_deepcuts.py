@@ -13,6 +13,7 @@ from tests.rewrite.graphs import captured
 from torch import Tensor, nn
 
 from anabranch.deadline import Deadline
+from anabranch.fusion import deepcuts
 from anabranch.fusion.deepcuts import deepcuts_partition
 from anabranch.fusion.legality import FusionFacts
 from anabranch.fusion.partition import graph_of, singly
@@ -198,6 +199,18 @@ def test_another_total_may_decide() -> None:
     assert cut_by(graph, Told(alone | told, alone=50.0), total=longest) == ["a", "b", "c", "d"]
     outlook = partial(outlook_of, spec=A_LARGE_GPU)
     assert cut_by(graph, Told(alone | told, alone=50.0), total=outlook) == ["a", "b", "c", "d"]
+
+
+def test_of_very_many_subsets_those_are_looked_at_that_gain_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pairs alone, then triples too; nothing is asked of what nothing is left for."""
+    told = Told({"c0 c1": 1.9, "c1 c2": 1.5, "c2 c3": 1.9, "c0 c1 c2": 2.0, "c1 c2 c3": 1.0})
+    monkeypatch.setattr(deepcuts, "MOST_SUBSETS", 3)
+    assert cut_by(convolutions(3, 1, 5, 7), told) == ["c0", "c1 c2", "c3"]
+    assert sum(" " in name for names in told.asked for name in names) == 3
+    monkeypatch.setattr(deepcuts, "MOST_SUBSETS", 5)
+    assert cut_by(convolutions(3, 1, 5, 7), told) == ["c0", "c1 c2 c3"]
 
 
 @pytest.mark.parametrize("how", [{}, {"total": lambda tasks, us: sum(map(us, tasks.tasks))}])

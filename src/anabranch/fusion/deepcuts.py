@@ -46,8 +46,9 @@ from anabranch.trace import Trace
 
 KEPT_PARTITIONS = 4
 """Partitions of a round that go on. The two ways differ where a subset has two merges that pay."""
-SUBSETS_PER_NODE = 24
-"""Merged subsets that are looked at, for each node of the graph."""
+SUBSETS_PER_NODE, MOST_SUBSETS = 24, 12_000
+"""Merged subsets that are looked at, for each node of the graph and in all: of a network to infer
+with it is the first that counts, of a training step with thousands of nodes the second."""
 
 Subset = frozenset[str]
 """The names of the nodes of one launch, without views."""
@@ -135,7 +136,7 @@ class _Growth:
 
     def _grow(self) -> None:
         fresh = [1 << v for v in range(len(self._names))]
-        left = SUBSETS_PER_NODE * len(fresh)
+        left = min(MOST_SUBSETS, SUBSETS_PER_NODE * len(fresh))
         tried: set[int] = set()
         while fresh:
             for mask in fresh:
@@ -153,12 +154,14 @@ class _Growth:
                     ways.setdefault(first | second, []).append((first, second))
             unions = [union for union in ways if union not in tried]
             if len(unions) > left:
-                hopes = {union: max(self._gained(*pair) for pair in ways[union]) for union in ways}
+                hopes = {new: max(self._gained(*pair) for pair in ways[new]) for new in unions}
                 unions = sorted(unions, key=lambda union: -hopes[union])[:left]
             left -= len(unions)
             tried.update(unions)
             self._subsets.learn([self.subset(mask) for mask in (*fresh, *unions)])
             fresh = [u for u in ways if u in tried and u not in self.gains and self._pays(ways[u])]
+            if not left:
+                return
 
     def _gained(self, first: int, second: int) -> float:
         return self.gains[first] + self.gains[second]
