@@ -94,8 +94,8 @@ def test_another_module_in_the_place_of_one_is_refused() -> None:
     step(*BATCH)
 
 
-def test_gradients_that_wait_are_refused_and_zeros_go() -> None:
-    """Eager would add to them."""
+def test_gradients_that_wait_are_refused_and_zeros_go(tmp_path: Path) -> None:
+    """Eager would add to them; a step is saved whatever waits."""
     mine, theirs = Loop(), Loop()
     step = mine.compiled()
     before = copy.deepcopy(mine.model.state_dict())
@@ -103,7 +103,9 @@ def test_gradients_that_wait_are_refused_and_zeros_go() -> None:
     mine.model.train()
     with pytest.raises(InputError, match="weight has a gradient already"):
         step(*BATCH)
+    step.save(tmp_path / "step.anabranch")
     assert all(torch.equal(x, before[name]) for name, x in mine.model.state_dict().items())
+    assert weight_of(mine).grad is not None
     mine.optimizer.zero_grad(set_to_none=False)
     assert step(*BATCH).item() == pytest.approx(theirs.eager(), abs=1e-6)
     assert weight_of(mine).grad is None

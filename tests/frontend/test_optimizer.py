@@ -67,7 +67,7 @@ def test_a_first_step_that_is_unlike_all_others_is_asked_for() -> None:
         initialise(
             optim.SGD(nn.Linear(3, 2).parameters(), lr=0.1, momentum=0.9, dampening=0.5),
         )
-    assert refused.value.next == "run one step of it before compile_step"
+    assert refused.value.next == "run one step of it before compile_step, and its zero_grad()"
 
 
 class Own(optim.Optimizer):
@@ -99,9 +99,10 @@ def test_a_class_of_the_users_needs_a_first_step_where_it_makes_a_state(counts: 
     if counts:
         with pytest.raises(CaptureError, match="Own has no state yet") as refused:
             anabranch.compile_step(model, loss_fn, optimizer, (x,), **quick)
-        assert refused.value.next == "run one step of it before compile_step"
+        assert refused.value.next == "run one step of it before compile_step, and its zero_grad()"
         loss_fn(model, x).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+        optimizer.zero_grad()
     step = anabranch.compile_step(model, loss_fn, optimizer, (x,), **quick)
     for _ in range(2):
         step(x)

@@ -117,9 +117,6 @@ class BoundTensors:
                 raise _other_gradients(name, trained)
             if tensor.data_ptr() != memory.data_ptr() or tensor.dtype != memory.dtype:
                 _come_back(name, tensor, memory)
-        for name, tensor in self.updated:
-            if tensor.grad is not None:  # asked of each in each call
-                self._check_no_gradient(name, tensor)
         for mapping, key, tensor in self.moments:
             if mapping.get(key) is not tensor:
                 self._take_state()
@@ -143,9 +140,14 @@ class BoundTensors:
         for parameter in self.training.trained() if self.training.gradients else ():
             parameter.grad = self.training.gradients[id(parameter)]
 
+    def check_gradients(self) -> None:
+        """InputError where a gradient waits that nothing has cleared: eager adds the next one to
+        it. One of zeros goes, as zero_grad at the end of a step has it."""
+        for name, tensor in self.updated:
+            if tensor.grad is not None:  # asked of each in each call
+                self._check_no_gradient(name, tensor)
+
     def _check_no_gradient(self, name: str, parameter: Tensor) -> None:
-        """InputError where a gradient waits that the optimizer has not applied: eager adds to it.
-        One of zeros goes, as zero_grad at the end of a step has it."""
         waiting = parameter.grad
         if waiting is None or waiting is self.training.gradients.get(id(parameter)):
             return

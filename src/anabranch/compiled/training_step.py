@@ -161,12 +161,13 @@ class TrainingStep:
 
         Raises:
             InputError: A batch of this form was not compiled, a hyperparameter other than the
-                learning rate was changed since, or autocast is on here and was not when the step
-                was compiled.
+                learning rate was changed since, a gradient waits that no zero_grad cleared, or
+                autocast is on here and was not when the step was compiled.
             WeightsError: A tensor of the model or optimizer has been exchanged for another one.
         """
         assert self._bound is not None and self._held is not None
         self._bound.follow()
+        self._bound.check_gradients()
         self._check_autocast()
         for changed in self._values.changed():
             self.trace.warn("frontend", type(self.training.model).__name__, changed + AS_IT_WAS)

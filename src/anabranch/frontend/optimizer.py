@@ -48,7 +48,7 @@ def _begin(optimizer: Optimizer, group: dict[str, Any], trained: Sequence[Tensor
         raise CaptureError(
             f"the first step of {name} with dampening is unlike all others",
             "it takes the gradient itself as the first momentum",
-            "run one step of it before compile_step",
+            "run one step of it before compile_step, and its zero_grad()",
         )
     before = [p.grad for p in trained]
     lists = list(inspect.signature(init).parameters)[1:]
@@ -100,7 +100,7 @@ def step_on(
             f"{type(optimizer).__name__} has no state yet",
             "a plan has a fixed place for each tensor of it, and this class does not say what its "
             "first step begins with",
-            "run one step of it before compile_step",
+            "run one step of it before compile_step, and its zero_grad()",
         )
     for key, value in _python_numbers(twin).items():
         if before.get(key, value) != value:
