@@ -32,7 +32,7 @@ LIMIT ?= 0
 PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rfEs
 
 .DEFAULT_GOAL := check
-.PHONY: help setup demo test check format lint types layers tests docs benchmarks test-gpu test-oldest test-ray golden cover size replay clean
+.PHONY: help setup demo test check format lint types layers tests docs benchmarks test-gpu test-oldest ray test-ray golden cover size replay clean
 
 help:
 	@sed -n '/^$$/q; s/^# //p' Makefile
@@ -88,9 +88,11 @@ test-oldest:
 		--editable '.[dev]' 'torch==2.11.0' 'numpy<2.4'
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist loadgroup -rfEs tests
 
-test-ray: setup
+ray: setup
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check \
 		--no-compile --quiet --editable '.[ray]'
+
+test-ray: ray
 	$(PYTEST) tests/tuning/workers tests/compiled/test_bucket_jobs.py
 
 docs: setup
