@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from tests.bench.small import BRANCHING
 
 from anabranch.bench.observe import CAPTURES, observe
 from anabranch.costs.observed import Observations, observed_dag, observed_schedule
@@ -13,16 +13,6 @@ from anabranch.errors import CaptureError, OptionError
 from anabranch.ir.verify import verify_schedule
 from anabranch.trace import Trace
 
-BRANCHING = """
-import torch
-
-class Net(torch.nn.Module):
-    def forward(self, x):
-        return x if x.sum() > 0 else -x
-
-def build():
-    return Net(), (torch.ones(2),)
-"""
 NET = "zoo:squeezenet/tiny"
 pytestmark = pytest.mark.xdist_group("observe")  # most look at one set of observations
 
@@ -88,8 +78,6 @@ def test_adds_to_what_there_is_of_the_same_machine(found: Observations) -> None:
         observe((NET,), ("fp32",), (2,), 0.2, into=other, target="cpu")
 
 
-def test_a_network_that_fails_is_a_warning(tmp_path: Path) -> None:
-    path = tmp_path / "net.py"
-    path.write_text(BRANCHING)
+def test_a_network_that_fails_is_a_warning() -> None:
     with pytest.raises(CaptureError):
-        observe((f"{path}:build",), ("fp32",), (1,), 0.1, target="cpu")
+        observe((BRANCHING,), ("fp32",), (1,), 0.1, target="cpu")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench.small import SMALL
+from tests.bench.small import BRANCHING, SMALL
 
 from anabranch import api
 from anabranch.bench.record import considered, kernel_facts, networks, record
@@ -28,16 +28,6 @@ from anabranch.models.load import load_model
 from anabranch.trace import Trace
 from anabranch.tuning.decisions import Candidate
 
-BRANCHING = """
-import torch
-
-class Net(torch.nn.Module):
-    def forward(self, x):
-        return x if x.sum() > 0 else -x
-
-def build():
-    return Net(), (torch.ones(2),)
-"""
 pytestmark = pytest.mark.xdist_group("record")  # most begin with one profile
 
 
@@ -174,12 +164,10 @@ def test_what_is_timed_here_was_not_timed_elsewhere(first: Profile) -> None:
     assert again.elsewhere == {"strange": "another"} and again.tasks["strange"].us == 1.0
 
 
-def test_a_network_that_fails_is_a_warning(tmp_path: Path) -> None:
-    path = tmp_path / "net.py"
-    path.write_text(BRANCHING)
+def test_a_network_that_fails_is_a_warning() -> None:
     trace = Trace()
-    profile = record((f"{path}:build", SMALL), ("fp32",), (1,), trace, target="cpu")
+    profile = record((BRANCHING, SMALL), ("fp32",), (1,), trace, target="cpu")
     assert profile.tasks
     assert [event for event in trace.events if event.kind == "warning" and event.where == "record"]
     with pytest.raises(CaptureError):
-        record((f"{path}:build",), ("fp32",), (1,), target="cpu")
+        record((BRANCHING,), ("fp32",), (1,), target="cpu")

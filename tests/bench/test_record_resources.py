@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.bench.small import SMALL
+from tests.bench.small import BRANCHING, SMALL
 from torch import Tensor, nn
 
 from anabranch import api
@@ -37,16 +37,6 @@ from anabranch.targets import resolve
 from anabranch.targets.cpu.target import CpuExecutable, CpuTarget
 from anabranch.trace import Trace
 
-BRANCHING = """
-import torch
-
-class Net(torch.nn.Module):
-    def forward(self, x):
-        return x if x.sum() > 0 else -x
-
-def build():
-    return Net(), (torch.ones(2),)
-"""
 SIM = "sim:h200"
 
 
@@ -110,16 +100,15 @@ def test_nothing_is_asked_when_the_time_is_over() -> None:
     assert not resources((SMALL,), ("fp32",), (1,), SIM, never, {}, Deadline.after(0))
 
 
-def test_a_network_that_cannot_be_planned_is_a_warning(tmp_path: Path) -> None:
-    path, trace = tmp_path / "net.py", Trace()
-    path.write_text(BRANCHING)
+def test_a_network_that_cannot_be_planned_is_a_warning() -> None:
+    trace = Trace()
     kept: list[KernelFacts] = []
-    both = (f"{path}:build", SMALL)
+    both = (BRANCHING, SMALL)
     facts = resources(both, ("fp32",), (1,), SIM, ask, {}, trace=trace, save=kept.append)
     assert facts and kept and kept[-1] == facts
     assert [event for event in trace.events if event.kind == "warning" and event.where == "record"]
     with pytest.raises(CaptureError):
-        resources((f"{path}:build",), ("fp32",), (1,), SIM, ask, {})
+        resources((BRANCHING,), ("fp32",), (1,), SIM, ask, {})
 
 
 class OneFails(CpuTarget):
