@@ -156,7 +156,7 @@ def _observed(
                 kwargs = in_other_containers(dict(kwargs))
             recorder = CallRecorder(weights, tensors.values(), numbers, fake)
             drawn, was = _drawn(), {name: held_tensors.read(t) for name, t in tensors.items()}
-            lay = {name: _lies(tensor) for name, tensor in tensors.items()}
+            layouts = {name: _layout_of(tensor) for name, tensor in tensors.items()}
             turns = switches()
             listed = recorder if notes.operators else nullcontext()
             asking = notes.asking
@@ -165,7 +165,7 @@ def _observed(
             with listening, listed, heard as recorder.listener:
                 results = model(*args, **kwargs)
             for name, tensor in tensors.items():
-                _check_still_lies(name, lay[name], _lies(tensor))
+                _check_same_layout(name, layouts[name], _layout_of(tensor))
             reads += _differs(drawn, _drawn())
             switched = turned(turns)
             digest = recorder.digest(results) if notes.operators else None
@@ -208,14 +208,14 @@ def _formed(
     return *_as_one((args, kwargs), tensors, numbers, form.united == "tensors"), numbers
 
 
-def _lies(tensor: Tensor) -> tuple[Any, ...] | None:
+def _layout_of(tensor: Tensor) -> tuple[Any, ...] | None:
     """The tensor's shape, strides and memory; None where it has none."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return None
     return tuple(tensor.shape), tensor.stride(), tensor.untyped_storage()._cdata
 
 
-def _check_still_lies(name: str, was: Any, now: Any) -> None:
+def _check_same_layout(name: str, was: Any, now: Any) -> None:
     """CaptureError where the model gave an input another shape or memory."""
     if now != was:
         raise CaptureError(

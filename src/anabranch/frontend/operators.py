@@ -115,7 +115,8 @@ ATTENTION: dict[str, tuple[str | None, str | None, str | None]] = {
 
 
 def has_random(node: fx.Node) -> bool:
-    """Whether it draws random numbers: attention does where it drops something."""
+    """Whether it draws random numbers: attention does where it drops something. Other operators are
+    judged by torch's tags, as a trace judges them, and not by their arguments (`ops.draws`)."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return False

@@ -73,8 +73,8 @@ class Translation:
         self.types: dict[str, TensorType] = {}
         self.mutations: list[tuple[str, Ref]] = []
         self.after: dict[str, Ref] = {}
-        self._draws = set[str]()
         """By the name of each state its value after a call."""
+        self._draws = set[str]()
         self._states: list[tuple[Input, str, torch.Tensor]] = []
         self.sources: list[tuple[str, str]] = []
         self.offsets: dict[str, int] = {}

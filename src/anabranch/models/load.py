@@ -365,18 +365,16 @@ def _no_form(name: str) -> OptionError:
 
 def _other_file(path: Path) -> OptionError:
     """For what is there, and is no model."""
-    what, next = "a file of another kind", "name a .pt2, an .onnx, or module:callable"
+    what, advice = "a file of another kind", "name a .pt2, an .onnx, or module:callable"
     if path.is_dir():
-        what, next = "a folder", "name a file in it"
+        what, advice = "a folder", "name a file in it"
     elif path.suffix == PLAN:
         what = "a saved plan, which is compiled already"
-        next = f"look at it with `anabranch explain {path}`, or run it by anabranch.load"
+        advice = f"look at it with `anabranch explain {path}`, or run it by anabranch.load"
     elif path.suffix in WEIGHTS:
         what = "a file of weights, without the code of a model"
-        next = "write a function that makes the model and loads them, and name it module:callable"
+        advice = "write a function that makes the model and loads them, and name it module:callable"
     elif path.suffix == ".py":
-        what, next = (
-            "a file of Python",
-            f"name the function in it that makes the model: {path}:make",
-        )
-    return OptionError(f"{path} does not name a model", f"it is {what}", next)
+        what = "a file of Python"
+        advice = f"name the function in it that makes the model: {path}:make"
+    return OptionError(f"{path} does not name a model", f"it is {what}", advice)

@@ -136,24 +136,27 @@ def gelu(matches: Matches, root: OnnxNode) -> OnnxNode | None:
 
 def silu(matches: Matches, root: OnnxNode) -> OnnxNode | None:
     """The product x * sigmoid(x)."""
-    if root.op != "Mul" or root.domain:
-        return None
-    for x, other in (root.inputs, root.inputs[::-1]):
-        node = matches.only(other, "Sigmoid")
-        if node is not None and node.inputs[0] == x:
-            return _node_like(root, "Swish", [x])
-    return None
+    return _gated(matches, root, ("Sigmoid",), "Swish")
 
 
 def mish(matches: Matches, root: OnnxNode) -> OnnxNode | None:
     """The product x * tanh(softplus(x))."""
+    return _gated(matches, root, ("Tanh", "Softplus"), "Mish")
+
+
+def _gated(matches: Matches, root: OnnxNode, gate: Sequence[str], op: str) -> OnnxNode | None:
+    """The product of x and its gate, as `op` has it. `gate`: its operators, the last one first."""
     if root.op != "Mul" or root.domain:
         return None
-    for x, other in (root.inputs, root.inputs[::-1]):
-        node = matches.only(other, "Tanh")
-        inner = None if node is None else matches.only(node.inputs[0], "Softplus")
-        if inner is not None and inner.inputs[0] == x:
-            return _node_like(root, "Mish", [x])
+    for x, name in (root.inputs, root.inputs[::-1]):
+        for each in gate:
+            node = matches.only(name, each)
+            if node is None:
+                break
+            name = node.inputs[0]
+        else:
+            if name == x:
+                return _node_like(root, op, [x])
     return None
 
 

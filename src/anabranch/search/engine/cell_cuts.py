@@ -26,7 +26,7 @@ SMALLEST_CELL = 3
 PROGRESS = 0.6
 """The part of all places that a cell may be."""
 SHARED_READERS, SHARED_SPAN = 4, 0.5
-"""Readers of a value, and the part of all places from the first to the last of them, from which on
+"""Readers of a value, and the part of all places from its maker to the last of them, from which on
 it belongs to no cell."""
 
 Crossing = Sequence[tuple[int, tuple[int, ...]]]
