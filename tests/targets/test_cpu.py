@@ -31,7 +31,7 @@ from anabranch.kernels import PROVIDERS
 from anabranch.memory import pack
 from anabranch.targets import TARGETS, resolve
 from anabranch.targets.cpu.target import RUNNERS, CpuExecutable, CpuTarget
-from anabranch.targets.loading import place
+from anabranch.targets.loading import place, with_own_constants
 from anabranch.trace import Trace
 
 GRAPH_TEXT = """
@@ -63,6 +63,12 @@ def plan_of(target: CpuTarget, launches: tuple[Launch, ...] = WAITS, graph: Grap
         tasks.name, tasks.inputs, tasks.constants, chosen, tasks.aliases, tasks.outputs
     )
     return pack(tasks, Schedule("test", launches), target.spec)
+
+
+def with_values(graph: Graph, value: torch.Tensor) -> Graph:
+    """With this value of its only constant."""
+    (constant,) = graph.constants
+    return replace(graph, constants=(replace(constant, value=value),))
 
 
 def expected(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -327,6 +333,32 @@ graph borrows {
     for _ in range(2):
         x = torch.randn(64, 64)
         torch.testing.assert_close(run([x])[0], 2 * x * x.relu().tanh())
+
+
+def test_other_constants_are_placed_beside_the_same_inputs() -> None:
+    """As tasks are timed: with many copies of their weights, on what the one before has written."""
+    text = """
+    graph product {
+      input %x: f32[4,64]
+      const %w: f32[64,64] = sha
+      %turned: f32[64,64]{1,64} = aten.t.default(%w)
+      %y: f32[4,64] = aten.mm.default(%x, %turned)
+      return %y
+    }"""
+    target = CpuTarget()
+    plan = plan_of(target, (Launch("y", 0),), with_values(parse_graph(text), torch.ones(64, 64)))
+    first = place(plan, target.device, RUNNERS)
+    other = with_own_constants(plan)
+    (weight,) = other.tasks.constants
+    assert weight.value is not None
+    weight.value.mul_(3.0)
+    second = place(other, target.device, RUNNERS, beside=first)
+    assert second.arena is first.arena and second.inputs[0] is first.inputs[0]
+    first.inputs[0].fill_(1.0)
+    with torch.no_grad():
+        for placed, want in ((first, 64.0), (second, 192.0), (first, 64.0)):
+            placed.calls["y"]()
+            assert placed.values["y"].eq(want).all()
 
 
 def test_calls_of_other_kernels_use_the_same_memory() -> None:

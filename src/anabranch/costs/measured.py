@@ -58,8 +58,8 @@ BATCH = 32
 """Executables held at once while tasks are warmed: each has weights and buffers on the device."""
 FEWEST_RANKED = 2
 """Of the schedules that are ranked: the first, and what promises most beside it."""
-COLD_BATCH = 8
-"""The same where each has copies of its weights: together a gigabyte."""
+COLD_BATCH = 16
+"""The same where each has copies of its weights: together two gigabytes."""
 COPIES = 48
 """Copies of the weights of a task, at most."""
 REPEAT = ROW
@@ -264,7 +264,8 @@ class Measured:
 
     def _key(self, task: Task) -> str:
         copies = self._copies((task,))
-        what = "task" if copies == 1 else f"task, {copies} copies of its weights by turns"
+        by_turns = f"task, {copies} copies of its weights by turns, on one input"
+        what = "task" if copies == 1 else by_turns
         return TIMINGS.key(self._machine, what, task_text(task))
 
     def _copies(self, tasks: Sequence[Task]) -> int:

@@ -123,26 +123,31 @@ def place(
     contents: Mapping[str, Tensor] | None = None,
     arena: Tensor | None = None,
     states: Mapping[str, Tensor] | None = None,
+    beside: Placed | None = None,
 ) -> Placed:
     """Allocate the arena, constants and input buffers of a plan and prepare its tasks. `contents`:
     what buffers hold at first; the others hold numbers that operators may read, as far as those
     are known that read them. `arena`: that of another plan, used here as well if it is no smaller
     than this plan's. `states`: the places of states, by name. Without, a run leaves no
     states behind that another run would go on from, for a plan is run many times to be timed: what
-    copies a new value to its place leaves it beside, and only single elements are written over."""
+    copies a new value to its place leaves it beside, and only single elements are written over.
+    `beside`: the same plan with other constants, whose arena and inputs are used here as well."""
     tasks = plan.tasks
+    if beside is not None:
+        arena = beside.arena
     if arena is None or arena.numel() < plan.arena_bytes:
         arena = torch.full((plan.arena_bytes,), POISON, dtype=torch.uint8, device=device)
     values: dict[str, Tensor] = {}
     readable: dict[str, Domain] = {}
     now = {state.name: state.value for state in tasks.states if state.value is not None}
-    for task in tasks.tasks:
+    there = beside.values if beside is not None else states or {}
+    for task in () if beside is not None else tasks.tasks:
         for name, domain in domains(task.body).items():
             readable[name] = domain.meet(readable.get(name, ANY))
     for declared in tasks.inputs:
         name = declared.name
-        if states is not None and name in states:
-            values[name] = states[name]
+        if name in there:
+            values[name] = there[name]
             continue
         values[name] = _some(declared.type, device, readable.get(name, ANY))
         if now.get(name) is not None:
@@ -169,8 +174,8 @@ def place(
     own = {state.name for state in tasks.states}.difference(states or ())
     for task in tasks.tasks:
         for new, old in task.overwrites.items():
-            beside = old in own and not overwrites_few(task.body, new)
-            values[new] = _empty(table[new], device) if beside else values[old]
+            apart = old in own and not overwrites_few(task.body, new)
+            values[new] = _empty(table[new], device) if apart else values[old]
     pool = {slot.value for slot in plan.slots if slot.space == "pool"}
     late = _aliases(tasks.aliases, alias_roots(tasks), pool, values, device)
     workspaces = {w.task: arena[w.offset : w.offset + w.nbytes] for w in plan.workspaces}

@@ -82,3 +82,13 @@ def test_what_no_sleep_outlasts_is_timed_as_it_comes(made: Made) -> None:
     host = 2 * timing.LONGEST
     (samples,) = timing.interleaved([made.graph(host, 5.0)], 0.05)
     assert summarised(samples).us == pytest.approx(host)
+
+
+def test_each_has_as_many_samples_in_a_round_as_it_was_asked_for(made: Made) -> None:
+    """A graph of many runs in a row is replayed less often: its samples are means already."""
+    often, seldom = timing.interleaved(
+        [made.graph(1.0, 100.0), made.graph(1.0, 5000.0)], 0.0, each=[timing.PER_ROUND, 1]
+    )
+    rounds = timing.TIMED_ROUNDS[0]
+    assert (len(often), len(seldom)) == (rounds * timing.PER_ROUND, rounds)
+    assert summarised(seldom).us == pytest.approx(5000.0)

@@ -159,11 +159,17 @@ class CudaExecutable(LoadedPlan):
         streams = self._streams, self._urgent
         return CudaExecutable(plan, placed, *streams, self.repeat, runs, **self._same)
 
+    @property
+    def placed(self) -> Placed:
+        """Its memory and its calls."""
+        return self._placed
+
     def by_turns(self, others: Sequence[Placed], repeat: int) -> CudaExecutable:
-        """The plan on this memory and on others' by turns, so often in a row, to be timed."""
+        """The plan on this memory and on others' by turns, so often in a row, to be timed. Each
+        runs once before: what a library needs to begin it has had then, many times."""
         turns = (self._placed, *others)
         own = self.plan, self._placed, self._streams, self._urgent
-        return CudaExecutable(*own, repeat, turns=turns, **self._same)
+        return CudaExecutable(*own, repeat, 1, turns=turns, **self._same)
 
     @property
     def _same(self) -> _Shared:

@@ -10,6 +10,7 @@ from functools import cache, partial
 import torch
 
 from anabranch.cache import Cache
+from anabranch.costs.resource_demand import ROW
 from anabranch.costs.samples import summarised
 from anabranch.errors import TargetError
 from anabranch.ir.library_calls import library_streams
@@ -171,13 +172,12 @@ class CudaTarget:
         contents: Mapping[str, torch.Tensor] | None = None,
     ) -> CudaExecutable:
         """As `load`, with copies of constants by turns: together they are larger than the L2, so
-        what one run has read is gone when its turn comes again."""
+        what one run has read is gone when its turn comes again. The inputs are the same, as those
+        of a plan are, which the kernel before has just written."""
         run = self.load(plan, 0, contents)
         with torch.cuda.device(self.device), torch.no_grad(), precision(self.tf32):
-            others = [
-                place(with_own_constants(plan), self.device, self._runners, contents, run.arena)
-                for _ in range(copies - 1)
-            ]
+            own = [with_own_constants(plan) for _ in range(copies - 1)]
+            others = [place(copy, self.device, self._runners, beside=run.placed) for copy in own]
             return self._with_libraries(run.by_turns(others, repeat), run.libraries)
 
     def again(self, run: Executable, plan: Plan) -> CudaExecutable:
@@ -227,8 +227,10 @@ class CudaTarget:
         device, so the host takes no part in them."""
         loaded = [run for run in runs if isinstance(run, CudaExecutable)]
         assert len(loaded) == len(runs), "executables of another target"
+        # What is many runs in a row is a mean of many already.
+        each = [timing.PER_ROUND if run.repeat <= ROW else 1 for run in loaded]
         with torch.cuda.device(self.device):
-            samples = timing.interleaved([run.replay for run in loaded], budget)
+            samples = timing.interleaved([run.replay for run in loaded], budget, each=each)
         return [summarised(taken, run.repeat) for taken, run in zip(samples, loaded, strict=True)]
 
     def probe(self, run: Executable) -> dict[str, Probe]:

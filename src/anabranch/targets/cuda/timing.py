@@ -36,11 +36,17 @@ MARGIN = 1.5
 
 
 def interleaved(
-    runs: Sequence[Callable[[], object]], budget: float, ahead: bool = True
+    runs: Sequence[Callable[[], object]],
+    budget: float,
+    ahead: bool = True,
+    each: Sequence[int] | None = None,
 ) -> list[list[float]]:
     """Samples in microseconds for each callable, within about `budget` seconds in all. `ahead`:
-    the device's time alone, which asks for callables that do nothing but launch."""
-    timings = [_Timed(run, LONGEST if ahead else 0.0) for run in runs]
+    the device's time alone, which asks for callables that do nothing but launch. `each`: how many
+    samples of each a round takes, `PER_ROUND` where it is not said."""
+    counts = [PER_ROUND] * len(runs) if each is None else each
+    most = LONGEST if ahead else 0.0
+    timings = [_Timed(run, most, count) for run, count in zip(runs, counts, strict=True)]
     with turn() as offer:
         _warm(runs, min(TIME.warm_up_s, budget))
         deadline = time.perf_counter() + budget
@@ -57,16 +63,18 @@ def interleaved(
 
 class _Timed:
     """A callable and its samples: those before which the host was ahead, and those before which it
-    was not and which count only where there are no others. `most`: microseconds of sleep."""
+    was not and which count only where there are no others. `most`: microseconds of sleep; `count`:
+    samples of a round."""
 
-    def __init__(self, run: Callable[[], object], most: float) -> None:
+    def __init__(self, run: Callable[[], object], most: float, count: int) -> None:
         self.ahead: list[float] = []
         self.behind: list[float] = []
         self._run, self._most, self._lead, self._late = run, most, 0.0, False
+        self._count = count
 
     def replays(self) -> list[torch.cuda.Event]:
         """Launches some; between each two of the events there is one."""
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(PER_ROUND + 1)]  # type: ignore[no-untyped-call]
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(self._count + 1)]  # type: ignore[no-untyped-call]
         if self._lead:
             device_sleep(self._lead)
         start = time.perf_counter()
