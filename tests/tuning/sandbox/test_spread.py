@@ -198,7 +198,7 @@ def test_the_caller_works_in_steps_while_workers_are_at_work() -> None:
         SandboxProcess(target, None, CLOCKS, SpreadTrials(pool, False)) as sandbox,
         SandboxClient(target, None, trace, sandbox) as client,
     ):
-        found = told(client.verdicts(tasks, (), endless))
+        found = told(client.verdicts(tasks, endless))
     assert [cost for _, cost, _ in found.values()] == [1.0 + n for n in range(12)]
     assert steps[0] == spread.REFERENCES
 
@@ -210,7 +210,12 @@ def test_bodies_are_timed_precisely_while_others_are_still_tried(
     monkeypatch.setattr(early_times, "TOGETHER", 4)
     tasks = [task(f"takes {1 + n}", 100 + n // 4) for n in range(32)]
     tasks += [replace(t, kernel=replace(t.kernel, source="")) for t in tasks[::4] if t.kernel]
-    rounds, heard = list[tuple[int, list[str]]](), list[tuple[str, ...]]()
+    expected = list[str]()
+    for first in range(1, 33, 4):  # the library's kernel, the two fastest, and who is near
+        near = [n for n in range(first, first + 4) if n < first + 2 or n <= 1.3 * first]
+        expected += [f"takes {n}" for n in (first, *near)]
+    tried: list[tuple[int, list[str]]] = []
+    heard: list[tuple[str, ...]] = []
 
     def timed(asked: Sequence[Task], costs: Sequence[Cost | None]) -> None:
         names = tuple(str(t.kernel.variant) for t in asked if t.kernel)
@@ -220,7 +225,7 @@ def test_bodies_are_timed_precisely_while_others_are_still_tried(
     def costs(pool: WorkerPool | None) -> list[float | None]:
         def trial(asked: Sequence[Task]) -> list[Cost]:
             names = [str(t.kernel.variant) for t in asked if t.kernel]
-            rounds.append((len(client._verdict_of), names))
+            tried.append((len(client._verdict_of), names))
             return [Cost(float(name.split()[1]) + 0.5, "measured") for name in names]
 
         target, others = CpuTarget(), None if pool is None else SpreadTrials(pool, False)
@@ -232,18 +237,22 @@ def test_bodies_are_timed_precisely_while_others_are_still_tried(
                 None if cost is None else cost.us for cost in client.before(trial, timed)(tasks)
             ]
 
-    alone = costs(None)
-    assert len(rounds) == 1 and not heard
+    def checked(answers: list[float | None]) -> list[float | None]:
+        """And what was tried on the way, which is forgotten."""
+        assert heard and all(len(names) == 5 for names in heard)  # whole bodies
+        assert tried[0][0] < 32, "nothing was timed before the last kernel was tried"
+        every = [name for _, names in tried for name in names]
+        assert sorted(every) == sorted(expected)
+        for _, names in tried:  # all finalists of a body, beside its library's kernel
+            bodies = {(int(name.split()[1]) - 1) // 4 for name in names}
+            assert all(names.count(f"takes {4 * body + 1}") == 2 for body in bodies)
+        tried.clear()
+        heard.clear()
+        return answers
+
+    alone = checked(costs(None))
     with forks(2) as pool:
-        together = costs(pool)
-    assert together == alone
-    assert heard and all(len(names) == 5 for names in heard)  # whole bodies
-    first, *later = rounds[1:]
-    assert first[0] < 32, "nothing was timed before the last kernel was tried"
-    every = [name for _, names in (first, *later) for name in names]
-    assert sorted(every) == sorted(rounds[0][1])
-    for _, names in (first, *later):  # all finalists of a body, beside its library's kernel
-        assert all(names.count(f"takes {n}") == 2 for n in range(1, 33, 4) if f"takes {n}" in names)
+        assert checked(costs(pool)) == alone
 
 
 def test_winners_are_compiled_in_all_modes_of_launch_the_usual_one_first(

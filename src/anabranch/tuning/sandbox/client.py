@@ -6,16 +6,18 @@ generated kernel is measured beside the others, it is tried in a process with a 
 
     tasks, as JSON --> | as each is compiled: load, run, compare, time | --> which, verdict
 
-Compiling goes on meanwhile, on other cores, and the library's engines are built here; so the rough
-time that is taken there costs nothing, and says who is worth a precise one (`tuning.halving`). A
-process that dies or answers no more costs the kernel it was at, if it has run no other; else the
-next process begins with that one. What is remembered in the cache is not run again.
+Compiling goes on meanwhile, on other cores; so the rough time that is taken there costs nothing,
+and says who is worth a precise one (`tuning.halving`). That is taken here, once all candidates of a
+body were tried, while those of others still are (`early_times`). A process that dies or answers no
+more costs the kernel it was at, if it has run no other; else the next process begins with that one.
+What is remembered in the cache is not run again.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -36,12 +38,14 @@ from anabranch.targets.cuda.compile_pool import Process
 from anabranch.targets.sampled import values_of
 from anabranch.trace import Trace
 from anabranch.tuning.halving import TrialTimer
+from anabranch.tuning.sandbox.body_order import by_body
 from anabranch.tuning.sandbox.early_times import BodyTimed, EarlyTimes
 from anabranch.tuning.sandbox.process import OtherSandboxes, SandboxProcess
 from anabranch.tuning.sandbox.worker import BATCHES, TOLD, SandboxBatch, written
 from anabranch.tuning.verdict import Verdict
 
 VERDICTS: Table[Verdict] = Table("kernels", "sandbox 8", TOLD)
+Step = Callable[[], bool]
 UNASKED = Verdict("right")
 """Of a library's kernel, which is not tried."""
 NO_TIME = Refused("no time was left to try it")
@@ -52,7 +56,7 @@ class SandboxClient:
     others use it too; without it there is one of its own, which ends with the block. What was not
     tried when `until` is over is refused, this time. `values`: what tasks read on the example, by
     their text, where somebody else knows it. `heard`: hears of each verdict, by the task's key, as
-    it comes; tasks are then tried about in their order."""
+    it comes."""
 
     def __init__(
         self,
@@ -96,18 +100,10 @@ class SandboxClient:
 
             early = EarlyTimes(tasks, trial, self._target, verdict_of, self._trace, timed)
             with self._trace.stage("tuning.sandbox"):
-                self.verdicts(tasks, self._prepare_library(tasks), early.step)
+                self.verdicts(tasks, early.step)
             return early.rest()
 
         return both
-
-    def _prepare_library(self, tasks: Sequence[Task]) -> Iterator[None]:
-        """Build what the library's kernels need; only what a plan uses of it is ever kept."""
-        kernels = [task.kernel for task in tasks if task.kernel and not _generated(task)]
-        if kernels:
-            with self._trace.stage("tuning.engines"):
-                self._target.prepare(kernels)
-            yield
 
     def key(self, task: Task) -> str:
         """Names the verdict on a task with its kernel."""
@@ -126,20 +122,18 @@ class SandboxClient:
     def verdicts(
         self,
         tasks: Sequence[Task],
-        meanwhile: Iterable[None] = (),
-        step: Callable[[], bool] = lambda: False,
+        step: Step = lambda: False,
     ) -> dict[int, Verdict]:
-        """On the generated kernels among these, by position; on a simulated target on none.
-        `meanwhile` is done while the process is at work, if there is work for it; where others
-        are, `step` instead: a short piece of what can be done with the verdicts that have come, and
-        whether there is another."""
+        """On the generated kernels among these, by position; on a simulated target on none. `step`
+        is done while the process or others are at work, if there is work for them: a short piece of
+        what can be done with the verdicts that have come, and whether there is another."""
         if self._target.spec.simulated:
             return {}
         keys = {i: self.key(task) for i, task in enumerate(tasks) if _generated(task)}
         self._verdict_of |= VERDICTS.get_many(self._cache, {key: key for key in keys.values()})
         left = {key: tasks[i] for i, key in keys.items() if key not in self._verdict_of}
         try:
-            self._run(left, iter(meanwhile), step)
+            self._run(left, step)
         except BaseException:
             self._sandbox.end()  # or the next who asks would read answers about these
             raise
@@ -151,23 +145,16 @@ class SandboxClient:
                 self._trace.add("refused", "tuning", what, str(verdict.refused))
         return verdicts
 
-    def _run(
-        self, left: dict[str, Task], meanwhile: Iterator[None], step: Callable[[], bool]
-    ) -> None:
+    def _run(self, left: dict[str, Task], step: Step) -> None:
         """Learn of all tasks, of many of them by others, where there are some."""
         others = self._sandbox.others
         # Who compiles for later would keep these waiting, and waits for who takes what it has.
         idle = others is not None and others.compiled(self._trace, Deadline.after(0.0))
         if others is not None and idle and len(left) >= others.least and not self._until.over():
             self._run_elsewhere(others, left, step)
-        self._run_here(left, meanwhile)
+        self._run_here(left, step)
 
-    def _run_elsewhere(
-        self,
-        others: OtherSandboxes,
-        left: dict[str, Task],
-        step: Callable[[], bool],
-    ) -> None:
+    def _run_elsewhere(self, others: OtherSandboxes, left: dict[str, Task], step: Step) -> None:
         """Learn what others say; what they do not say stays in `left`. The references are tried
         here while others are at work, and before anything else is done meanwhile."""
         references = {key: left.pop(key) for key in others.references(left)}
@@ -177,7 +164,7 @@ class SandboxClient:
 
         def mine() -> dict[str, Cost]:
             unknown = {key: task for key, task in references.items() if key not in self._verdict_of}
-            self._run_here(unknown, iter(()))
+            self._run_here(unknown)
             costs = {key: self._verdict_of[key].cost for key in references}
             return {key: cost for key, cost in costs.items() if cost is not None}
 
@@ -211,13 +198,15 @@ class SandboxClient:
             with suppress(BrokenPipeError):
                 _ask(self._sandbox.process, [], run=False)
 
-    def _run_here(self, left: dict[str, Task], meanwhile: Iterator[None]) -> None:
-        """Learn of all tasks. One is blamed if a process that was started for it, and has run
-        nothing else, says nothing."""
+    def _run_here(self, left: dict[str, Task], step: Step = lambda: False) -> None:
+        """Learn of all tasks, of one body after another, those first that take longest to compile.
+        One is blamed if a process that was started for it, and has run nothing else, says
+        nothing."""
         total = len(left)
+        left = {key: left[key] for keys in by_body(left) for key in keys}
         while left and not self._until.over():
             fresh, count, at = self._sandbox.process is None, len(left), ""
-            for key, verdict in self._answers(left, meanwhile):
+            for key, verdict in self._answers(left, step):
                 at = key if verdict is None else ""
                 if verdict is not None:
                     del left[key]
@@ -259,19 +248,19 @@ class SandboxClient:
             self._told_of(key, verdict)
 
     def _answers(
-        self, tasks: Mapping[str, Task], meanwhile: Iterator[None]
+        self, tasks: Mapping[str, Task], step: Step
     ) -> Iterator[tuple[str, Verdict | None]]:
-        """For each task, in the order in which they are compiled, its key with None when it is
-        begun, and with its verdict; fewer if the process dies."""
+        """For each task, about in their order, its key with None when it is begun, and with its
+        verdict; fewer if the process dies."""
         process, keys = self._sandbox.running(), list(tasks)
         try:
-            values, in_turn = self._values(list(tasks.values())), self._told_of is not None
-            _ask(process, list(tasks.values()), run=True, values=values, in_turn=in_turn)
+            values = self._values(list(tasks.values()))
+            _ask(process, list(tasks.values()), run=True, values=values)
         except BrokenPipeError:
             return
-        for _ in meanwhile:
-            pass
         for _ in keys:
+            while not (_speaks(process) or self._until.over()) and step():
+                pass
             if self._until.over():
                 return
             begun = _heard(process, TIME.sandbox_silence_s)
@@ -316,15 +305,24 @@ def _ask(
     tasks: Sequence[Task],
     run: bool,
     values: Sequence[list[Tensor] | None] = (),
-    in_turn: bool = False,
 ) -> None:
     """BrokenPipeError if it does not read on: what is asked may be more than a pipe holds."""
     assert process.stdin is not None
     told = (written(task, tensors) for task, tensors in itertools.zip_longest(tasks, values))
-    asked = BATCHES.write(SandboxBatch(tuple(told), run, in_turn), None)
+    asked = BATCHES.write(SandboxBatch(tuple(told), run), None)
     with _alive_for(process, TIME.sandbox_silence_s):
         process.stdin.write(asked + b"\n")
         process.stdin.flush()
+
+
+def _speaks(process: Process) -> bool:
+    """Whether a word of it has come."""
+    assert process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
+    try:
+        return bool(process.stdout.peek(1))  # type: ignore[attr-defined]
+    finally:
+        os.set_blocking(process.stdout.fileno(), True)
 
 
 def _heard(process: Process, seconds: float) -> bytes:

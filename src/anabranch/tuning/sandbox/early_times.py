@@ -1,12 +1,12 @@
 """Precise times, taken while others still try kernels: a body's, once all its kernels were tried.
 
-    workers    body a   body b   body c   body d ...         rough times, on their GPUs
-    caller     engines  engines  a        b, c               precise times, on one GPU, and checks
-                                                    rest: d  when all have answered
+    sandbox, or workers   body a   body b   body c   body d ...         rough times
+    caller                engines  engines  a        b, c               precise times, and checks
+                                                             rest: d    when all was tried
 
-What decides is asked as without workers: the finalists of one body, side by side, on the caller's
-GPU. Only when that is done differs: it would else begin when the last worker has ended, and take as
-long as half of what they do.
+What decides is asked as if it were asked at the end: the finalists of one body, side by side, on
+the caller's GPU. Only when that is done differs: it would else begin when the last kernel has been
+tried, and take as long again.
 """
 
 from __future__ import annotations

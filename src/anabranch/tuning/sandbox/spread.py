@@ -24,9 +24,9 @@ from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.variant import PdlMode
 from anabranch.targets import resolve
-from anabranch.targets.cuda.cubin import text_weight
 from anabranch.trace import Trace
 from anabranch.tuning.launch.pdl import USUAL, in_mode
+from anabranch.tuning.sandbox.body_order import by_body, compile_weight
 from anabranch.tuning.sandbox.client import SandboxClient, compile_ahead
 from anabranch.tuning.sandbox.process import SandboxProcess
 from anabranch.tuning.sandbox.worker import BATCHES, SandboxBatch, read, values_told, written
@@ -67,7 +67,7 @@ class SpreadTrials:
         if len(fresh) < self.least:
             return
         self._compiled |= fresh.keys()
-        texts = sorted(fresh, key=lambda text: (-_compile_weight(fresh[text]), text))
+        texts = sorted(fresh, key=lambda text: (-compile_weight(fresh[text]), text))
         others = tuple(mode for mode in modes if mode != USUAL)
         for some in filter(None, ((USUAL,) if USUAL in modes else (), others)):
             for number in range(self._pool.size):
@@ -123,32 +123,19 @@ class SpreadTrials:
 
 
 def packed(left: Mapping[str, Task], workers: int = 1) -> list[list[str]]:
-    """Keys of jobs: those of one body together, in an order that the tasks alone decide.
-
-    Bodies whose kernels take longest to compile come first, so that none of them is waited for at
-    the end. Guided self-scheduling: jobs get smaller, so that all workers end at about the same
-    time.
-    """
-    bodies: dict[str, list[str]] = {}
-    for key in sorted(left):
-        bodies.setdefault(structure_text(left[key].body), []).append(key)
-    weight = {key: _compile_weight(task) for key, task in left.items()}
+    """Keys of jobs: those of one body together, in the order of `by_body`, which the tasks alone
+    decide. Guided self-scheduling: jobs get smaller, so that all workers end at about the same
+    time."""
     packs: list[list[str]] = []
     room: list[str] = []
     rest = len(left)
-    for keys in sorted(
-        bodies.values(), key=lambda keys: (-max(map(weight.__getitem__, keys)), -len(keys), keys[0])
-    ):
+    for keys in by_body(dict(sorted(left.items()))):
         room += keys
         if len(room) >= max(JOB_KERNELS, rest / (SHARE * workers)):
             packs.append(room)
             rest -= len(room)
             room = []
     return [*packs, room] if room else packs
-
-
-def _compile_weight(task: Task) -> float:
-    return 0.0 if task.kernel is None else text_weight(task.kernel.source)
 
 
 def scale(mine: Mapping[str, Cost], theirs: Mapping[str, Cost]) -> float:

@@ -68,12 +68,11 @@ class SandboxTask:
 
 @dataclass(frozen=True, slots=True)
 class SandboxBatch:
-    """Tasks to compile; `run`: and to try. `in_turn`: about in this order, for somebody waits for
-    the first ones."""
+    """Tasks to compile; `run`: and to try, about in this order, for somebody waits for the first
+    ones."""
 
     tasks: tuple[SandboxTask, ...]
     run: bool
-    in_turn: bool = False
 
 
 BATCHES: Codec[SandboxBatch] = nouns(SandboxBatch)
@@ -192,9 +191,7 @@ def main(device: str, tf32: str, folder: str, patience: str = "2", ahead: str = 
                 target.start()
             tasks, values = list(map(read, asked.tasks)), list(map(values_told, asked.tasks))
             kernels = [task.kernel for task in tasks if task.kernel]
-            for number in itertools.chain.from_iterable(
-                target.ready(kernels, cache, asked.in_turn)
-            ):
+            for number in itertools.chain.from_iterable(target.ready(kernels, cache, asked.run)):
                 _say(answers, json.dumps(number).encode())
                 if not asked.run:
                     continue
