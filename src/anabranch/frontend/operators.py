@@ -25,6 +25,10 @@ from torch import fx
 from torch._C import DispatchKey
 from torch._decomp import get_decompositions
 
+from anabranch.frontend.margin_losses import mend_margin_losses
+
+mend_margin_losses()
+
 NOT_DECOMPOSED = frozenset(
     {
         *("linear", "scaled_dot_product_attention"),
