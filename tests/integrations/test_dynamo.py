@@ -216,6 +216,24 @@ def test_inputs_that_are_written_to() -> None:
         assert torch.equal(got, call(y)) and torch.equal(x, y)
 
 
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(1, 4).expand(3, 4),
+        torch.randn(3, 1).expand(3, 4),
+        torch.randn(()).expand(3, 4),
+        torch.randn(9).unfold(0, 4, 2),
+        torch.arange(9).unfold(0, 4, 2),
+    ],
+    ids=["row", "column", "number", "windows", "windows of integers"],
+)
+def test_inputs_may_name_the_same_memory_again_and_again(x: torch.Tensor) -> None:
+    def net(x: torch.Tensor) -> Any:
+        return x * 2 + 1, x.contiguous(), x.sum(0)
+
+    torch.testing.assert_close(torch.compile(net, backend="anabranch")(x), net(x))
+
+
 def test_it_is_found_by_name() -> None:
     if not entry_points(group="torch_dynamo_backends", name="anabranch"):
         pytest.skip("the package is not installed here, so it has no entry point")

@@ -33,7 +33,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable
 from anabranch.ir.refused import Refused
 from anabranch.ir.tolerances import Errors
-from anabranch.ir.types import type_of
+from anabranch.ir.types import laid_out, overlaps, type_of
 from anabranch.targets.places import kept
 from anabranch.tuning.job import Job, example_of
 from anabranch.tuning.verify.reference_runs import ReferenceRuns
@@ -347,7 +347,8 @@ def fresh(graph: Graph, example: Sequence[Tensor], seed: int) -> list[Tensor]:
                 sprinkle_small(tensor, seed + i)
             if value.name in never:
                 tensor = tensor.abs().clamp_min(float(deviation) / 8)
-        drawn.append(tensor)
+        # Elements of an expanded input are the same numbers, of which a plan keeps one copy.
+        drawn.append(laid_out(value.type, tensor) if overlaps(value.type) else tensor)
     return drawn
 
 
