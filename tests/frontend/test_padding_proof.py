@@ -189,6 +189,15 @@ def test_rows_that_meet(number: int) -> None:
         proof(model, X)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [lambda x: x * torch.rand(6), lambda x: x * torch.bernoulli(torch.full((4, 1), 0.5))],
+)
+def test_a_number_that_all_rows_share_is_drawn_once(model: Any) -> None:
+    """Pieces of a call would each draw their own."""
+    assert not proof(model, X).apart
+
+
 def causal(x: torch.Tensor) -> torch.Tensor:
     """By hand: a triangle of -inf on the scores."""
     scores = x @ x.transpose(1, 2)

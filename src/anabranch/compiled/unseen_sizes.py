@@ -157,9 +157,8 @@ class Buckets:
         (number,) = beyond
         proof, rows = self.sized.proofs[number], self.sized.shapes.rows(number)
         if isinstance(proof, Refused) or not proof.apart or rows is None:
-            more = (
-                proof if isinstance(proof, Refused) else "its rows meet, so it is not cut in pieces"
-            )
+            meet = "its rows meet or share random numbers, so it is not cut in pieces"
+            more = proof if isinstance(proof, Refused) else meet
             return False, f"{why}; {more}"
         results: list[list[Any]] = []
         tree = None

@@ -69,8 +69,9 @@ class UnprovenError(Exception):
 class PaddingProof:
     """Padding along one dynamic axis is harmless. `zeros`: for each tensor of a call whether it is
     padded with zeros; else with copies of its last row. `results`: for each leaf of the result
-    where it has rows. `least`: rows that a call has at least. `apart`: rows do not meet, and
-    none depends on its number, so a call may also be answered in pieces."""
+    where it has rows. `least`: rows that a call has at least. `apart`: rows do not meet, none
+    depends on its number, and they share no drawn number, so a call may also be answered in
+    pieces."""
 
     zeros: tuple[bool, ...]
     results: tuple[tuple[RowAxis, ...], ...]
@@ -122,6 +123,8 @@ class _PaddingWalk:
     """Values in which rows met, or a row is computed of its number."""
     spoiled: set[str] = field(default_factory=set)
     least: int = 1
+    draws: bool = False
+    """Whether numbers are drawn that all rows share."""
     numbers: PaddingNumbers = field(init=False)
 
     def __post_init__(self) -> None:
@@ -175,7 +178,7 @@ class _PaddingWalk:
 
     def _proved(self, zeros: tuple[bool, ...]) -> PaddingProof:
         self._check_checks(zeros)
-        results, apart = [], True
+        results, apart = [], not self.draws
         for leaf in self.first.signature.outputs:
             name = leaf.ref.name if leaf.ref is not None else ""
             if name in self.spoiled:
@@ -221,8 +224,10 @@ class _PaddingWalk:
         self._check_numbers(name, node, twin, fresh)
         if any(value in self.met for value in node.uses):
             self.met.update(node.results)
-        if ops.info(node.op).random and any(self._varying(value) for value in node.results):
-            raise MixedRowsError("it draws random numbers")
+        if ops.info(node.op).random:
+            if any(self._varying(value) for value in node.results):
+                raise MixedRowsError("it draws random numbers")
+            self.draws = True
         by_axis = self._moved(name, node, call) if not fresh else {}
         for number, result in enumerate(node.results):
             self._place(name, node, call, by_axis, number, result)
