@@ -5,6 +5,10 @@
 The reentrant form is an autograd function that runs the layers without gradients, and in backward
 once more with them: gradients of their weights come about by the way, where `torch.autograd.grad`
 does not see them. A step that was captured so would leave these weights as they are.
+
+Running them again also writes again to what the layers write to (running statistics, counters). So
+they are run twice here, too, the second time after forward and in the order of backward, for these
+writes alone: all else of it is what was computed already.
 """
 
 from __future__ import annotations
@@ -17,25 +21,49 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor
 
+from anabranch.frontend.draws import Draws
+
 
 class _ComputedOnce:
     """In the place of the autograd function: the layers themselves. Where none of the inputs
-    requires gradients, the weights get none, of which torch warns."""
+    requires gradients, the weights get none, of which torch warns, and nothing is run again.
+    `draws`: those of the step, None where it draws nothing."""
 
-    @staticmethod
-    def apply(layers: Callable[..., Any], preserve_rng_state: bool, *inputs: Any) -> Any:
+    def __init__(self, draws: Draws | None) -> None:
+        self._draws = draws
+        self._later: list[tuple[Callable[..., Any], tuple[Any, ...], int]] = []
+
+    def apply(self, layers: Callable[..., Any], preserve_rng_state: bool, *inputs: Any) -> Any:
         needed = any(isinstance(each, Tensor) and each.requires_grad for each in inputs)
+        count = self._draws.count if self._draws is not None else 0
         with torch.set_grad_enabled(needed and torch.is_grad_enabled()):
-            return layers(*inputs)
+            results = layers(*inputs)
+            if torch.is_grad_enabled():
+                self._later.append((layers, inputs, count))
+        return results
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def run_again(self) -> None:
+        """The layers, the last first, with the random numbers that they had. Their inputs are
+        copies, for layers may write to them."""
+        end = self._draws.count if self._draws is not None else 0
+        for layers, inputs, count in reversed(self._later):
+            if self._draws is not None:
+                self._draws.count = count
+            layers(*(x.detach().clone() if isinstance(x, Tensor) else x for x in inputs))
+        if self._draws is not None:
+            self._draws.count = end
 
 
 @contextmanager
-def checkpoints_computed_once() -> Iterator[None]:
-    """Within it the reentrant form of torch's checkpoint calls its layers."""
+def checkpoints_computed_once(draws: Draws | None) -> Iterator[None]:
+    """Within it the reentrant form of torch's checkpoint calls its layers. `draws`: those of the
+    step."""
     module: Any = torch.utils.checkpoint
-    was = module.CheckpointFunction
-    module.CheckpointFunction = _ComputedOnce
+    was, computed_once = module.CheckpointFunction, _ComputedOnce(draws)
+    module.CheckpointFunction = computed_once
     try:
         yield
+        computed_once.run_again()
     finally:
         module.CheckpointFunction = was

@@ -362,8 +362,8 @@ class EagerStep(Holder):
         training = self.training
         drawing = Draws(training.random) if self.draws else nullcontext()
         kept = kept_in_place(training) if self.assigns else nullcontext()
-        with drawing, torch.enable_grad():
-            with self.surroundings.restored(), kept, checkpoints_computed_once():
+        with drawing as draws, torch.enable_grad():
+            with self.surroundings.restored(), kept, checkpoints_computed_once(draws):
                 returned = training.loss_fn(training.model, *args[:-1])
             return returned, gradients_of(returned, on.parameters, on.scale)
 

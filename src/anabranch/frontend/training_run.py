@@ -123,16 +123,16 @@ def run_on(
     on, random = roles(training, of), of(training.random)
     trained = [held.place[id(p)] for p in training.trained()]
     leaf = {i: tensors[i].detach().requires_grad_() for i in trained}
+    exchanged = [leaf.get(i, tensor) for i, tensor in enumerate(tensors)]
     with drawing(random) as draws:
-        with torch.enable_grad():
-            exchanged = [leaf.get(i, tensor) for i, tensor in enumerate(tensors)]
+        # Backward, too: a checkpoint runs modules again there, which write to their tensors.
+        with torch.enable_grad(), _exchanged(training, held, exchanged):
             with (
-                _exchanged(training, held, exchanged),
                 surroundings.restored(),
                 kept_in_place(training) as assigned,
-                checkpoints_computed_once(),
                 PlacesByOperators(),
                 watched(reads, [], set(), files),
+                checkpoints_computed_once(draws),
             ):
                 returned = training.loss_fn(training.model, *batch)
             if any(parameter.grad is not None for parameter in leaf.values()):
