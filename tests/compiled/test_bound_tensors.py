@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,64 @@ def test_gradients_that_a_step_keeps_do_not_wait() -> None:
         loop.model, loop.loss, loop.optimizer, BATCH, keep_grad=True, **QUICK
     )
     assert step(*BATCH).item() > step(*BATCH).item()
+
+
+class Unread(Loop):
+    """The loss does not depend on one of the layers that the optimizer has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        assert isinstance(self.model, nn.Sequential)
+        self.model.append(nn.Linear(5, 5))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+
+    @staticmethod
+    def loss(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+        assert isinstance(model, nn.Sequential)
+        return nn.functional.cross_entropy(model[:4](x), t)
+
+
+def test_a_parameter_without_a_gradient_shows_none() -> None:
+    """A step of the user's own would take a gradient of zeros for one, and let the weight decay."""
+    loop = Unread()
+    step = anabranch.compile_step(
+        loop.model, loop.loss, loop.optimizer, BATCH, keep_grad=True, **QUICK
+    )
+    step(*BATCH)
+    assert loop.model.get_parameter("3.weight").grad is not None
+    assert loop.model.get_parameter("4.weight").grad is None
+
+
+def cleared(optimizer: Optimizer) -> None:
+    optimizer.state.clear()
+
+
+def replaced(optimizer: Optimizer) -> None:
+    optimizer.state = defaultdict(dict)
+
+
+def deleted(optimizer: Optimizer) -> None:
+    del optimizer.state[optimizer.param_groups[0]["params"][0]]
+
+
+def fresh(optimizer: Optimizer) -> None:
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {}})
+
+
+@pytest.mark.parametrize("begin_anew", [cleared, replaced, deleted, fresh])
+@pytest.mark.parametrize("adam", [False, True])
+def test_an_optimizer_begins_anew(begin_anew: Callable[[Optimizer], None], adam: bool) -> None:
+    mine, theirs = Loop(), Loop()
+    if adam:
+        for loop in (mine, theirs):
+            loop.optimizer = torch.optim.Adam(loop.model.parameters(), lr=0.1)
+    step = mine.compiled()
+    for i in range(4):
+        assert step(*BATCH).item() == pytest.approx(theirs.eager(), abs=1e-5)
+        if i == 1 and not (adam and begin_anew is deleted):  # counts of steps are no longer equal
+            begin_anew(mine.optimizer)
+            begin_anew(theirs.optimizer)
+    torch.testing.assert_close(weight_of(mine), weight_of(theirs), atol=1e-5, rtol=1e-4)
 
 
 def extended(loop: Loop) -> None:

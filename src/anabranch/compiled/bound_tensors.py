@@ -2,6 +2,7 @@
 
 optimizer.load_state_dict(...)      makes new tensors: their values come to the places of the
                                     plan, and the optimizer has these places again
+optimizer.state.clear()             the values of a first step come there
 model.load_state_dict(...)          writes in place: nothing is to be done, but for what the step
                                     only reads, of which plans have copies: they are refitted
 weight.data = ...                   comes to the memory that the plan writes to, which it has again
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from operator import is_not
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from torch import Tensor
 
 from anabranch.compiled.bound_modes import BoundModes
 from anabranch.errors import InputError, WeightsError
+from anabranch.frontend.optimizer import initialise
 from anabranch.frontend.state import same_memory
 from anabranch.frontend.training import LR, Held, StatePlace, Training, places_of
 from anabranch.frontend.varying import MAY_VARY, OF_SCHEDULES
@@ -32,12 +35,13 @@ from anabranch.frontend.varying import MAY_VARY, OF_SCHEDULES
 @dataclass(slots=True)
 class BoundTensors:
     """`weights`: the places of the model's tensors, and `trained` whether each requires gradients;
-    `moments`: the places of the optimizer's; `settings`:
-    of each group what may not change, with `members` its parameters and `updated` those that are
-    trained. `memory`: where weights lie;
-    `modes`: of modules. `counts`: tensors that are equal and stay so, with `versions`
-    the sum of how often they had been written to; `fixed`: tensors that the step only reads, of
-    which plans have copies, with `written` that sum."""
+    `moments`: the places of the optimizer's, with `owners` the parameters that they are of;
+    `states`: all that the optimizer has, by parameter; `kept_gradients`: parameters that show a
+    gradient after an update, and this gradient; `settings`: of each group what may not change, with
+    `members` its parameters and `updated` those that are trained. `memory`: where weights lie;
+    `modes`: of modules. `counts`: tensors that are equal and stay so, with `versions` the sum of
+    how often they had been written to; `fixed`: tensors that the step only reads, of which plans
+    have copies, with `written` that sum."""
 
     training: Training
     weights: list[tuple[str, StatePlace]]
@@ -45,6 +49,9 @@ class BoundTensors:
     memory: list[Tensor]
     modes: BoundModes
     moments: list[StatePlace]
+    owners: list[Tensor]
+    states: list[Any]
+    kept_gradients: list[tuple[Tensor, Tensor]]
     state: Any
     groups: Any
     settings: list[dict[str, Any]]
@@ -65,12 +72,13 @@ class BoundTensors:
         optimizer = training.optimizer
         named = zip(held.names, held.tensors, strict=True)
         moving = {id(tensor) for name, tensor in named if name in written}
-        moments: list[StatePlace] = [
-            (values, key, value)
-            for values in optimizer.state.values()
+        owned: list[tuple[Tensor, StatePlace]] = [
+            (parameter, (values, key, value))
+            for parameter, values in optimizer.state.items()
             for key, value in values.items()
             if id(value) in moving
         ]
+        gradients = [(p, training.gradients.get(id(p))) for p in training.trained()]
         alike = ([held.tensors[i] for i in places] for places in held.alike)
         counts = [[tensor for tensor in each if id(tensor) in moving] for each in alike]
         weights, members = list(places_of(training)), _members(optimizer.param_groups)
@@ -82,7 +90,10 @@ class BoundTensors:
             [tensor.requires_grad for _, (_, _, tensor) in weights],
             [tensor.detach() for _, (_, _, tensor) in weights],
             BoundModes.of(training.loss_fn, *(module for _, module in training.modules())),
-            moments,
+            [place for _, place in owned],
+            [parameter for parameter, _ in owned],
+            list(optimizer.state.values()),
+            [(p, kept) for p, kept in gradients if kept is not None and id(kept) in moving],
             optimizer.state,
             optimizer.param_groups,
             [_settings(group, training.varying) for group in optimizer.param_groups],
@@ -107,7 +118,12 @@ class BoundTensors:
         self.modes.check()
         if _members(optimizer.param_groups) != self.members:
             raise _other_groups(self.members, _members(optimizer.param_groups))
-        if optimizer.state is not self.state or optimizer.param_groups is not self.groups:
+        if (
+            optimizer.state is not self.state
+            or optimizer.param_groups is not self.groups
+            or len(optimizer.state) != len(self.states)
+            or any(map(is_not, optimizer.state.values(), self.states))
+        ):
             self._take_state()
         held = zip(self.weights, self.trained, self.memory, strict=True)
         for (name, (mapping, key, tensor)), trained, memory in held:
@@ -137,8 +153,8 @@ class BoundTensors:
         """A call has written to these tensors. Have parameters show the gradients of the last
         update, where these are kept."""
         self.versions = _versions(self.counts)
-        for parameter in self.training.trained() if self.training.gradients else ():
-            parameter.grad = self.training.gradients[id(parameter)]
+        for parameter, gradient in self.kept_gradients:
+            parameter.grad = gradient
 
     def check_gradients(self) -> None:
         """InputError where a gradient waits that nothing has cleared: eager adds the next one to
@@ -160,14 +176,12 @@ class BoundTensors:
         parameter.grad = None
 
     def _take_state(self) -> None:
-        """The optimizer has loaded a state: its values, in the plan's places."""
+        """The optimizer has loaded a state, or begins anew: its values, in the plan's places."""
         optimizer = self.training.optimizer
-        by_parameter = {id(p): p for group in optimizer.param_groups for p in group["params"]}
-        parameter_of = {id(values): p for p, values in self.state.items()}
+        initialise(optimizer)
         moments: list[StatePlace] = []
-        for mapping, key, place in self.moments:
-            parameter = by_parameter.get(id(parameter_of.get(id(mapping))))
-            values = optimizer.state.get(parameter, {}) if parameter is not None else {}
+        for owner, (_, key, place) in zip(self.owners, self.moments, strict=True):
+            values = optimizer.state.get(owner, {})
             value = values.get(key)
             if not isinstance(value, Tensor) or value.shape != place.shape:
                 description = (
@@ -183,7 +197,8 @@ class BoundTensors:
                     place.copy_(value)
                 values[key] = place
             moments.append((values, key, place))
-        self.moments, self.state, self.groups = moments, optimizer.state, optimizer.param_groups
+        self.moments, self.states = moments, list(optimizer.state.values())
+        self.state, self.groups = optimizer.state, optimizer.param_groups
         for group, was in zip(self.groups, self.settings, strict=False):
             if "capturable" in was:  # the plan counts on the device, whatever the file says
                 group["capturable"] = was["capturable"]

@@ -42,7 +42,7 @@ class _ComputedOnce:
                 self._later.append((layers, inputs, count))
         return results
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]
+    @torch.no_grad()
     def run_again(self) -> None:
         """The layers, the last first, with the random numbers that they had. Their inputs are
         copies, for layers may write to them."""
