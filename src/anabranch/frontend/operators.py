@@ -25,9 +25,11 @@ from torch import fx
 from torch._C import DispatchKey
 from torch._decomp import get_decompositions
 
+from anabranch.frontend.byte_images import keep_byte_images
 from anabranch.frontend.margin_losses import mend_margin_losses
 
 mend_margin_losses()
+keep_byte_images()
 
 NOT_DECOMPOSED = frozenset(
     {
