@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from anabranch.integrations.dynamo import anabranch_backend
@@ -174,3 +175,29 @@ def test_operators_that_write_are_called_by_their_functional_forms(grad: bool) -
             theirs.sum().backward()
             torch.testing.assert_close(model.linear.weight.grad, other.linear.weight.grad)
     torch.testing.assert_close(model.total, other.total)
+
+
+def test_another_plan_may_be_made_before_the_backward_pass(
+    twins: tuple[nn.Module, Any, nn.Module],
+) -> None:
+    """The first pass has saved weights, which the second plan is verified with."""
+    model, fast, other = twins
+    batches = torch.randn(2, 3, 6, 6), torch.randn(5, 3, 6, 6)
+    for net in (fast, other):
+        first, second = (net(x).square().sum() for x in batches)
+        (first + second).backward()
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_around_a_model_writes_statistics_again(
+    reentrant: bool, twins: tuple[nn.Module, Any, nn.Module]
+) -> None:
+    model, fast, other = twins
+    x = torch.randn(4, 3, 6, 6, requires_grad=True)
+    for net in (fast, other):
+        y = torch.utils.checkpoint.checkpoint(net, x, use_reentrant=reentrant)
+        y.square().sum().backward()
+    assert model.get_buffer("norm.num_batches_tracked") == 2
+    assert apart(model, other) < 1e-5

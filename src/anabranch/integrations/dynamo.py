@@ -107,7 +107,8 @@ def anabranch_backend(
         writes[0] = _writes_to_inputs()
         call_forms(graph.graph)
         count, static = _without_tokens(graph)
-        return beside_tokens(TrainingPass(graph, static, chosen), count)
+        written = () if count else _inputs_written_to()
+        return beside_tokens(TrainingPass(graph, static, chosen, written), count)
 
     def backward(graph: fx.GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
         call_forms(graph.graph)
@@ -146,6 +147,19 @@ def _writes_to_inputs() -> bool:
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     return metadata is None or any(info.mutates_data for info in metadata.input_info)
+
+
+def _inputs_written_to() -> tuple[int, ...]:
+    """Positions of the inputs that the model writes to, in the order in which the graph returns
+    what they become, before its results; () where AOTAutograd does more for one than copy it."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    if metadata is None:
+        return ()
+    places = tuple(metadata.mutated_inp_runtime_indices)
+    infos = [metadata.input_info[i] for i in places]
+    plain = all(info.mutates_data and not info.mutates_metadata for info in infos)
+    return places if plain and not any(info.requires_grad for info in infos) else ()
 
 
 class _Lazy:

@@ -6,6 +6,10 @@
 
 Parameters are states that these plans only read, in the user's own tensors: an optimizer's step is
 seen by the next call. What a pass returns of its inputs, it returns as it is.
+
+AOTAutograd copies what becomes of an input that is written to (running statistics) after the
+forward pass. Where torch.utils.checkpoint runs that again, it leaves as soon as what the backward
+pass reads is there, and the copies would be left out: there the pass copies by itself.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from anabranch.integrations.views import Passed
 from anabranch.options import Options
 from anabranch.targets import resolve
 
+hooks_of_saved_tensors = torch._C._autograd._top_saved_tensors_default_hooks
+"""Those that torch.utils.checkpoint, among others, sets around a forward pass; None without any."""
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
 
@@ -31,8 +37,16 @@ class TrainingPass:
 
     _boxed_call = True
 
-    def __init__(self, graph: fx.GraphModule, fixed: Collection[int], options: Options) -> None:
-        self.passed, self.options = Passed.of(graph), options
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        fixed: Collection[int],
+        options: Options,
+        written: Sequence[int] = (),
+    ) -> None:
+        """`fixed`: positions of parameters and buffers; `written`: of the inputs that the first
+        results are to be copied into."""
+        self.passed, self.options, self.written = Passed.of(graph), options, tuple(written)
         self.fixed = sorted(fixed)
         self.plans: dict[tuple[Any, ...], Compiled] = {}
         self.lies: list[int] = []
@@ -51,7 +65,12 @@ class TrainingPass:
         key = tuple((v.shape, v.dtype) if isinstance(v, Tensor) else v for v in free)
         if key not in self.plans:
             self.plans[key] = self._compile(arguments, free)
-        return self.passed.whole(arguments, self.plans[key].called_within(*free))
+        results = self.passed.whole(arguments, self.plans[key].called_within(*free))
+        if self.written and hooks_of_saved_tensors(True) is not None:
+            with torch.no_grad():
+                for place, value in zip(self.written, results, strict=False):
+                    arguments[place].copy_(value)
+        return results
 
     def boxed(self) -> Boxed:
         """The same as a function, of which torch sees that it takes a list that it may empty, also

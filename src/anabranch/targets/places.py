@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from anabranch.ir.graph import State
 from anabranch.ir.task import TaskGraph
@@ -55,14 +56,17 @@ def places_of(
 
 @contextmanager
 def kept(places: Iterable[Tensor]) -> Iterator[None]:
-    """What runs within it leaves these as they were."""
+    """What runs within it leaves these as they were, and autograd, which counts writes, is told of
+    none: a backward pass that waits may need them."""
     before = [(place, place.clone()) for place in places]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for place, value in before:
-                place.copy_(value)
+    counted = tuple(place for place, _ in before if not place.is_inference())
+    with _unsafe_preserve_version_counter(counted):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for place, value in before:
+                    place.copy_(value)
 
 
 def repeatable(tasks: TaskGraph) -> bool:
