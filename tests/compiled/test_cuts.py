@@ -470,3 +470,32 @@ def test_an_operator_that_says_nothing_of_its_result_is_a_cut() -> None:
     for _ in range(CALLS):
         x = torch.randn(6, 8)
         torch.testing.assert_close(fast(x), model(x))
+
+
+class Suppressed(nn.Module):
+    """A loop that collects in a mask what is done, and noise on what is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        done = y[:, 0] > 0
+        done |= y[:, 1] > 0
+        done &= y[:, 2] > -1
+        done ^= y[:, 3] > 1
+        y = y[~done]
+        return y + torch.rand(y.shape)
+
+
+def test_masks_are_written_to_in_place_and_compiling_draws_nothing() -> None:
+    torch.manual_seed(0)
+    model, x = Suppressed().eval(), torch.randn(9, 8)
+    before = torch.get_rng_state()
+    fast = compiled(model, x)
+    assert torch.equal(torch.get_rng_state(), before)
+    found = fast(x)
+    torch.set_rng_state(before)
+    with torch.no_grad():
+        torch.testing.assert_close(found, model(x))

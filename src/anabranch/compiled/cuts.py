@@ -58,6 +58,7 @@ from anabranch.frontend.attributes import attributes
 from anabranch.frontend.cut_checks import PathCheck, Unseen
 from anabranch.frontend.cut_trace import CutTrace, trace_cuts
 from anabranch.frontend.from_torch import check
+from anabranch.frontend.observe import generators_kept
 from anabranch.frontend.program import name_of
 from anabranch.frontend.state import tensors_of, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral
@@ -106,7 +107,7 @@ class CutModel(Compiled):
         if not self._forms:
             self._model_is = attributes(self.model)
             self._roots, self._frozen = roots_of(self.model), frozen_of(self.model)
-        with neutral():
+        with neutral(), generators_kept(self.target.device):  # its steps are run to be compared
             try:
                 path = self._sections.path(
                     self.model, self._model_is, trace, asked.stop, self.owned

@@ -31,6 +31,12 @@ BY_VALUES = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_
 PAST_OPERATORS = frozenset(
     (Tensor.numpy, Tensor.data_ptr, Tensor.__dlpack__, Tensor.untyped_storage, Tensor.storage)
 )
+IN_PLACE = {
+    Tensor.__ior__: Tensor.bitwise_or_,
+    Tensor.__iand__: Tensor.bitwise_and_,
+    Tensor.__ixor__: Tensor.bitwise_xor_,
+}
+"""`mask |= other` is an operator of its own, which torch does not make functional in a trace."""
 TORCH_NAMESPACES = ("aten", "prims", "prim")
 """Operators of torch, which say by tags whether they ask for values; others do not."""
 
@@ -98,9 +104,9 @@ def _written(recorder: CallRecorder, held: Mapping[str, Tensor]) -> list[str]:
 
 
 class ByNumbers(TorchFunctionMode):
-    """Reads lists of numbers one by one, for a trace sees each of these, and has `one_hot` ask with
-    values what it asks in a trace. `refuse`: CaptureError for what reads memory past all operators:
-    a trace has none to read."""
+    """Reads lists of numbers one by one, for a trace sees each of these, has `one_hot` ask with
+    values what it asks in a trace, and calls operators in place by their names. `refuse`:
+    CaptureError for what reads memory past all operators: a trace has none to read."""
 
     def __init__(self, refuse: bool) -> None:
         super().__init__()
@@ -120,7 +126,7 @@ class ByNumbers(TorchFunctionMode):
                 "compile the parts before and after it, or put it behind a custom operator",
                 running_at(),
             )
-        return func(*args, **(kwargs or {}))
+        return IN_PLACE.get(func, func)(*args, **(kwargs or {}))
 
 
 def _listed(tensor: Tensor) -> Any:
