@@ -56,7 +56,7 @@ def places_of(
 
 @contextmanager
 def kept(places: Iterable[Tensor]) -> Iterator[None]:
-    """What runs within it leaves these as they were, and autograd, which counts writes, is told of
+    """These are as they were after what runs within it. Autograd, which counts writes, is told of
     none: a backward pass that waits may need them."""
     before = [(place, place.clone()) for place in places]
     counted = tuple(place for place, _ in before if not place.is_inference())
