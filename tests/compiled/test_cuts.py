@@ -499,3 +499,41 @@ def test_masks_are_written_to_in_place_and_compiling_draws_nothing() -> None:
     torch.set_rng_state(before)
     with torch.no_grad():
         torch.testing.assert_close(found, model(x))
+
+
+class Noisy(nn.Module):
+    """Draws before it asks, and one of its ways again after that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.last = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layers(x + torch.rand(3, 8))
+        if x.sum() > 0:
+            y = y + torch.rand(8)
+            if x.amax() > 5:
+                y = y * 2
+        result: Tensor = self.last(y)
+        return result + torch.rand(8)
+
+
+@pytest.mark.parametrize("examples", [1, 2, 3])
+def test_a_way_that_is_not_gone_draws_nothing(examples: int) -> None:
+    torch.manual_seed(0)
+    model, x = Noisy().eval(), torch.randn(3, 8).abs()
+    calls = [x, x + 6, -x]
+    fast = compiled(model, calls[0])
+    for call in calls[1:examples]:
+        fast.add(call)
+    for call in (*calls, *reversed(calls)):
+        before = torch.get_rng_state()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = fast(call)
+        after = torch.get_rng_state()
+        torch.set_rng_state(before)
+        with torch.no_grad():
+            torch.testing.assert_close(found, model(call))
+        assert torch.equal(torch.get_rng_state(), after)

@@ -48,7 +48,8 @@ class RunStep:
 @dataclass(frozen=True, slots=True)
 class CutPath:
     """`states`: by name of a value the model's name of the state that it is; `leaves`: of the
-    result, a value by name or what it is in every call."""
+    result, a value by name or what it is in every call; `draws`: whether random numbers are
+    drawn."""
 
     inputs: tuple[str, ...]
     states: Mapping[str, str]
@@ -56,6 +57,7 @@ class CutPath:
     leaves: tuple[tuple[str | None, Any], ...]
     out_tree: pytree.TreeSpec
     cuts: tuple[Cut, ...] = field(compare=False)
+    draws: bool = False
 
     def results(self, values: Mapping[str, Any]) -> list[Any]:
         """The leaves of the result."""
@@ -67,15 +69,19 @@ def run(
 ) -> tuple[CutPath, list[Any]]:
     """The first of the paths that the call goes, and the leaves of its result. `places`: where
     states lie, by the model's names. The common beginning of a path and the one before it is not
-    run again. Unseen where it goes none: nothing is written to then, for a path writes at its
-    end."""
+    run again, but where numbers are drawn: those that a path drew which the call does not go are
+    drawn again. Unseen where it goes none: nothing is written to then, for a path writes at its
+    end, and nothing drawn."""
     unseen: Unseen | None = None
+    drawn = _Generators(tensors) if any(path.draws for path in paths) else None
     before: CutPath | None = None
     values: CutValues = {}
     came = 0
     with torch.no_grad(), without_autocast():
         for path in paths:
-            begin = min(came, _alike_at_first(before, path)) if before is not None else 0
+            begin = 0
+            if before is not None and drawn is None:
+                begin = min(came, _alike_at_first(before, path))
             if not begin:
                 values = dict(zip(path.inputs, tensors, strict=True))
             values.update({name: places[path.states[name]] for name in path.states})
@@ -90,10 +96,27 @@ def run(
                     came += 1
             except Unseen as another:
                 unseen, before = another, path
+                if drawn is not None:
+                    drawn.go_back()
                 continue
             return path, path.results(values)
     assert unseen is not None, "a call has a path"
     raise unseen
+
+
+class _Generators:
+    """Where the random numbers are, of the CPU and of the devices of these tensors."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._cpu = torch.get_rng_state()
+        devices = {x.device for x in tensors if x.device.type not in ("cpu", "meta")}
+        self._others = [(d, torch.get_device_module(d).get_rng_state(d)) for d in devices]
+
+    def go_back(self) -> None:
+        """Draw again what was drawn since."""
+        torch.set_rng_state(self._cpu)
+        for device, state in self._others:
+            torch.get_device_module(device).set_rng_state(state, device)
 
 
 def _alike_at_first(first: CutPath, other: CutPath) -> int:

@@ -40,6 +40,7 @@ from anabranch.frontend.cut_sections import (
 )
 from anabranch.frontend.cut_trace import CutTrace
 from anabranch.frontend.observe import own_inputs
+from anabranch.frontend.operators import has_random
 from anabranch.frontend.state import tensors_of, unwrapped
 from anabranch.ir.key import digest_source, digest_tensor
 from anabranch.ir.protocols import Cost, Target
@@ -121,7 +122,7 @@ class Sections:
             run_steps.append(replace(ready, cost=self._timed(ready, inputs), last=last))
         self.share_arena()
         told = trace.inputs, trace.states, tuple(run_steps), leaves, trace.out_tree, trace.cuts
-        path = CutPath(*told)
+        path = CutPath(*told, draws=any(has_random(node) for node in trace.graph.nodes))
         if self.options.verify:
             compare(trace, path.results(values), states)
         self.read.update(trace.weights[name] for step in steps for name in step.weights)
