@@ -187,7 +187,7 @@ def test_a_structure_that_nobody_else_knows_is_not_saved(tmp_path: Path) -> None
     fast = anabranch.compile(
         lambda x: Nameless(x + 1), torch.randn(3), target="cpu", cache_dir=None
     )
-    with pytest.raises(OptionError, match="a class in the model's results has no name"):
+    with pytest.raises(OptionError, match="a class or a key in the model's results has no name"):
         fast.save(tmp_path / "plan")
     assert not (tmp_path / "plan").exists()
 

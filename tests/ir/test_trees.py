@@ -64,6 +64,12 @@ def test_structures_read_back_as_they_were(tree: Any) -> None:
     assert read_tree(tree_text(spec(tree))) == spec(tree)
 
 
+@pytest.mark.parametrize("kind", [dict, OrderedDict, lambda pairs: defaultdict(int, pairs)])
+def test_a_key_that_is_a_tuple_has_no_text(kind: Any) -> None:
+    """A reader would find a list."""
+    assert tree_text(spec([kind([(("k", 1), 0)])])) == ""
+
+
 def unknown(text: str) -> str:
     return text.replace(NAME, "nowhere.models.Output")
 

@@ -60,7 +60,7 @@ def check_saved(entry: Entry) -> None:
     inputs = signature is None or not signature.input_tree
     raise OptionError(
         "this plan cannot be saved",
-        f"a class in the model's {'inputs' if inputs else 'results'} has no name in "
+        f"a class or a key in the model's {'inputs' if inputs else 'results'} has no name in "
         "torch's pytree that another process would know",
         REGISTER,
     )

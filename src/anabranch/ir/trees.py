@@ -168,7 +168,8 @@ def _exchanged(tree: TreeSpec, kind: type, other: type) -> TreeSpec:
 
 
 def tree_text(tree: TreeSpec) -> str:
-    """The structure as text, "" if one of its classes has no name that another process knows."""
+    """The structure as text, "" if one of its classes has no name that another process knows, or a
+    key of a dict is a tuple, which the text could not tell from a list."""
     with suppress(Unnamed, TypeError, ValueError, RecursionError), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return json.dumps([1, _written(tree)])
@@ -176,13 +177,16 @@ def tree_text(tree: TreeSpec) -> str:
 
 
 class Unnamed(Exception):
-    """A class without a name in pytree's registry."""
+    """A class without a name in pytree's registry, or a key that no text can say."""
 
 
 def _written(tree: TreeSpec) -> dict[str, Any]:
     if tree.is_leaf():
         return LEAF
     children, context = [_written(child) for child in tree.children()], tree.context
+    keys = context[1] if tree.type is defaultdict else context
+    if tree.type in (dict, OrderedDict, defaultdict) and not _simple(keys):
+        raise Unnamed
     if tree.type is namedtuple:
         class_name = _registered_name(context) or f"{context.__module__}.{context.__qualname__}"
         return _node(NAMED_TUPLE, class_name, children) | {"fields": list(context._fields)}
@@ -379,12 +383,15 @@ def _named_tuple(name: str, names: Any, children: list[TreeSpec], plain: bool) -
 
 def _keys(keys: Any, children: list[TreeSpec]) -> list[Any]:
     """As many different keys as there are children."""
-    simple = isinstance(keys, list) and all(
-        isinstance(key, str | int | float | Enum) or key is None for key in keys
-    )
+    simple = isinstance(keys, list) and _simple(keys)
     if not simple or len(set(keys)) != len(keys) or len(keys) != len(children):
         raise _no_structure("the keys of a dict are not one for each of its values")
     return list(keys)
+
+
+def _simple(keys: Iterable[Any]) -> bool:
+    """Whether JSON says what these keys are."""
+    return all(isinstance(key, str | int | float | Enum) or key is None for key in keys)
 
 
 def _texts(names: list[Any]) -> None:
