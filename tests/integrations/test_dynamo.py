@@ -216,6 +216,26 @@ def test_inputs_that_are_written_to() -> None:
         assert torch.equal(got, call(y)) and torch.equal(x, y)
 
 
+def test_factories_give_the_default_dtype_of_the_user() -> None:
+    def net(x: torch.Tensor) -> Any:
+        return x * torch.ones(3, 1), x + torch.linspace(0, 1, 4), torch.arange(3.0)
+
+    x, before = torch.randn(3, 4, dtype=torch.float32), torch.get_default_dtype()
+    fast = torch.compile(net, backend="anabranch")
+    try:
+        for dtype in (torch.float64, torch.float32, torch.float64):
+            torch.set_default_dtype(dtype)
+            results = fast(x)
+            assert results[0].dtype == dtype
+            torch.testing.assert_close(results, net(x))
+            first, second = x.clone().requires_grad_(), x.clone().requires_grad_()
+            fast(first)[0].relu().sum().backward()
+            net(second)[0].relu().sum().backward()
+            torch.testing.assert_close(first.grad, second.grad)
+    finally:
+        torch.set_default_dtype(before)
+
+
 @pytest.mark.parametrize(
     "x",
     [

@@ -93,6 +93,12 @@ def surroundings() -> Surroundings:
     )
 
 
+def defaults() -> Surroundings:
+    """The default dtype and device alone: those of what `torch.ones(3)` gives in a graph that torch
+    traced, in which casts and function modes are operators."""
+    return Surroundings((), torch.get_default_dtype(), torch.get_default_device())
+
+
 @contextmanager
 def neutral() -> Iterator[None]:
     """What the compiler itself runs under, whatever it is called under. Constants are computed in

@@ -44,6 +44,7 @@ from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.functional_calls import call_forms
 from anabranch.frontend.memory import sharing
 from anabranch.frontend.strided import STRIDED
+from anabranch.frontend.surroundings import defaults
 from anabranch.integrations.symbolic import SymbolicCalls
 from anabranch.integrations.tokens import beside_tokens, without_first_inputs, without_tokens
 from anabranch.integrations.training_pass import TrainingPass
@@ -278,12 +279,14 @@ class _Lazy:
         graph = self.graph
         shared = {key: value for plan in self.plans.values() for key, value in plan.owned().items()}
         captured = self._captured(arguments)
+        under = defaults()
 
         def eager(*values: Any) -> Any:
             whole = list(arguments)
             for i, value in zip(self.dynamic, values, strict=True):
                 whole[i] = value
-            return graph(*whole)
+            with under.restored():
+                return graph(*whole)
 
         cuda = any(isinstance(value, Tensor) and value.is_cuda for value in arguments)
         target = resolve("cuda" if cuda else "cpu", self.options.tf32)

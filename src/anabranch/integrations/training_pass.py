@@ -23,6 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from anabranch.compiled.calls import Compiled
 from anabranch.frontend.from_fx import capture_fx
+from anabranch.frontend.surroundings import defaults
 from anabranch.integrations.views import Passed
 from anabranch.options import Options
 from anabranch.targets import resolve
@@ -89,12 +90,12 @@ class TrainingPass:
         fixed = {*self.fixed}
         names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
         places = {names[i]: arguments[i].detach() for i in fixed}
-        captured = capture_fx(graph, arguments, places=places)
+        captured, under = capture_fx(graph, arguments, places=places), defaults()
 
         def eager(*values: Any) -> Any:
             rest = iter(values)
             whole = [v if i in fixed else next(rest) for i, v in enumerate(arguments)]
-            with torch.no_grad():
+            with torch.no_grad(), under.restored():
                 return graph(*whole)
 
         cuda = any(isinstance(value, Tensor) and value.is_cuda for value in arguments)
