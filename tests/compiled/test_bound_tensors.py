@@ -179,6 +179,37 @@ def test_an_optimizer_begins_anew(begin_anew: Callable[[Optimizer], None], adam:
     torch.testing.assert_close(weight_of(mine), weight_of(theirs), atol=1e-5, rtol=1e-4)
 
 
+def hooked(loop: Loop, said: str) -> Any:
+    """A hook of what the words say."""
+    weight: Any = weight_of(loop)
+    added: dict[str, Callable[[Any], Any]] = {
+        "a hook of a module": loop.model.register_forward_hook,
+        "a hook of a module was": loop.model.register_full_backward_hook,
+        "the parameter 0.weight was": weight.register_hook,
+        "the parameter": weight.register_post_accumulate_grad_hook,
+        "the optimizer was": loop.optimizer.register_step_post_hook,
+    }
+    return added[said](print)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("a hook of a module", "a hook of a module was", "the parameter 0.weight was"),
+        *("the parameter", "the optimizer was"),
+    ],
+)
+def test_a_hook_that_comes_later_is_refused(said: str) -> None:
+    """Eager calls it, and a plan does not."""
+    loop = Loop()
+    step = loop.compiled()
+    hook = hooked(loop, said)
+    with pytest.raises(InputError, match=f"{said}.* (after|since) the step was compiled"):
+        step(*BATCH)
+    hook.remove()
+    step(*BATCH)
+
+
 def extended(loop: Loop) -> None:
     loop.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
 

@@ -8,6 +8,9 @@ evaluation, that they were in.
     model[1] = nn.GELU()
     modes.check()        InputError: the module 1 is another one than when the step was compiled
 
+    model[0].register_forward_hook(print)
+    modes.check()        InputError: a hook was added or removed since the step was compiled
+
 Only modes of modules count whose code reads `training`, as dropout and batch norm do: of others
 both modes are one.
 """
@@ -25,15 +28,18 @@ from anabranch.errors import InputError
 
 MODE = "training"
 """What modules call theirs."""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(frozen=True, slots=True)
 class BoundModes:
-    """Modules with their names, and whether each was in training mode; and where modules have their
-    parts, by name."""
+    """Modules with their names, and whether each was in training mode; where modules have their
+    parts, by name; where they have hooks, and how many there were."""
 
     parts: tuple[tuple[str, nn.Module, bool], ...]
     places: tuple[tuple[str, Mapping[str, nn.Module | None], str, nn.Module], ...]
+    hooks: tuple[Mapping[int, Any], ...]
+    hooked: int
 
     @staticmethod
     def of(*called: Any) -> BoundModes:
@@ -54,10 +60,19 @@ class BoundModes:
             for key, inner in part._modules.items()
             if inner is not None
         )
-        return BoundModes(tuple(parts), tuple(places))
+        inner_most = (part for module in modules.values() for part in module.modules())
+        hooks = tuple(getattr(part, kind) for part in inner_most for kind in HOOKS)
+        return BoundModes(tuple(parts), tuple(places), hooks, sum(map(len, hooks)))
 
     def check(self) -> None:
-        """InputError where a module is in the other mode now, or is another one."""
+        """InputError where a module is in the other mode now, or is another one, or where hooks
+        have come or gone."""
+        if sum(map(len, self.hooks)) != self.hooked:
+            raise InputError(
+                "a hook of a module was added or removed since the step was compiled",
+                "a plan computes what modules did with the hooks that they had, and calls none",
+                "remove it again (hook.remove()), or compile the step again",
+            )
         for name, modules, key, inner in self.places:
             if modules.get(key) is not inner:
                 raise InputError(

@@ -158,10 +158,16 @@ class BoundTensors:
 
     def check_gradients(self) -> None:
         """InputError where a gradient waits that nothing has cleared: eager adds the next one to
-        it. One of zeros goes, as zero_grad at the end of a step has it."""
-        for name, tensor in self.updated:
-            if tensor.grad is not None:  # asked of each in each call
+        it. One of zeros goes, as zero_grad at the end of a step has it. InputError also for a hook
+        of a parameter or of the optimizer that came after the step was compiled."""
+        for name, tensor in self.updated:  # each in each call
+            if tensor.grad is not None:
                 self._check_no_gradient(name, tensor)
+            if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
+                raise _hooked(f"the parameter {name}")
+        optimizer = self.training.optimizer
+        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+            raise _hooked("the optimizer")
 
     def _check_no_gradient(self, name: str, parameter: Tensor) -> None:
         waiting = parameter.grad
@@ -230,6 +236,14 @@ class BoundTensors:
                 "the plan updates the one it was compiled with, which the optimizer has",
                 "write into the tensor (load_state_dict without assign=True), or compile again",
             )
+
+
+def _hooked(what: str) -> InputError:
+    return InputError(
+        f"{what} was given a hook after the step was compiled",
+        "a plan is one graph, which calls no Python",
+        "remove it (hook.remove()), and do what it does in loss_fn or after the step",
+    )
 
 
 def _other_gradients(name: str, trained: bool) -> WeightsError:
