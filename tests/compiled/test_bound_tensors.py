@@ -289,3 +289,19 @@ def test_a_saved_step_is_given_the_loss_that_refers_to_modules(tmp_path: Path) -
         mine.follow()
         theirs.follow()
     torch.testing.assert_close(mine.last.weight, theirs.last.weight)
+
+
+def test_learning_rates_of_doubles_are_doubles() -> None:
+    loops = Loop(), Loop()
+    for loop in loops:
+        loop.model.double()
+        loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.1, momentum=0.9)
+    mine, theirs = loops
+    x, t = BATCH[0].double(), BATCH[1]
+    step = anabranch.compile_step(mine.model, mine.loss, mine.optimizer, (x, t), **QUICK)
+    for _ in range(2):
+        step(x, t)
+        theirs.loss(theirs.model, x, t).backward()  # type: ignore[no-untyped-call]
+        theirs.optimizer.step()
+        theirs.optimizer.zero_grad()
+    torch.testing.assert_close(weight_of(mine), weight_of(theirs), atol=1e-13, rtol=1e-13)

@@ -84,11 +84,15 @@ class Training:
         return [*rates, *numbers_of(self.optimizer, self.varying)]
 
     def rate_tensors(self, rates: Sequence[float | Tensor]) -> list[Tensor]:
-        """These as 0-d tensors: learning rates in fp32, what varies beside in fp64."""
-        count, device = len(self.optimizer.param_groups), self.random.device
+        """These as 0-d tensors: learning rates in fp32, or in fp64 of parameters in fp64, what
+        varies beside in fp64."""
+        device, groups = self.random.device, self.optimizer.param_groups
+        exact = [any(p.dtype == torch.float64 for p in group["params"]) for group in groups]
         return [
             torch.as_tensor(
-                rate, dtype=torch.float32 if i < count else torch.float64, device=device
+                rate,
+                dtype=torch.float64 if i >= len(exact) or exact[i] else torch.float32,
+                device=device,
             )
             for i, rate in enumerate(rates)
         ]
