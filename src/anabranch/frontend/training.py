@@ -38,6 +38,10 @@ MOST_SEED = 2**62 - 1
 COUNT = "step"
 """What optimizers call a parameter's count of steps. Another number of theirs that is equal now, as
 moments of scalar parameters are, goes its own way."""
+DOUBLE = (torch.float64, torch.complex128)
+EXACT = (COUNT, "eta", "mu")
+"""Numbers in fp32 that eager reads as Python's, and computes with in double precision: the count,
+and ASGD's two."""
 LR = "lr"
 """The one hyperparameter that schedules change, and that calls read anew."""
 
@@ -376,7 +380,31 @@ def plain_step(optimizer: Optimizer) -> None:
     """The optimizer's own step, without what torch wraps around it: hooks, and notes for its
     profiler."""
     step = type(optimizer).step
-    getattr(step, "__wrapped__", step)(optimizer)
+    with _exact_numbers(optimizer):
+        getattr(step, "__wrapped__", step)(optimizer)
+
+
+@contextmanager
+def _exact_numbers(optimizer: Optimizer) -> Iterator[None]:
+    """Within it counts of steps that are computed with on the device are fp64 where parameters are:
+    bias corrections are powers of them. They are fp32 again at the end."""
+    numbers = [
+        (values, key, values[key])
+        for group in optimizer.param_groups
+        if group.get("capturable", True) and not group.get("fused")
+        for values in (optimizer.state.get(p, {}) for p in group["params"] if p.dtype in DOUBLE)
+        for key in EXACT
+        if isinstance(values.get(key), Tensor) and values[key].dtype == torch.float32
+    ]
+    for values, key, number in numbers:
+        values[key] = number.double()
+    try:
+        yield
+        for values, key, number in numbers:
+            number.copy_(values[key])
+    finally:
+        for values, key, number in numbers:
+            values[key] = number
 
 
 def gradients_of(
