@@ -32,7 +32,12 @@ def of_a_value(x: Tensor) -> Tensor:
     return y
 
 
-@pytest.mark.parametrize("model", [flat, turned, of_a_value])
+def in_one_row(x: Tensor) -> Tensor:
+    x.contiguous().add_(1)
+    return x * 2
+
+
+@pytest.mark.parametrize("model", [flat, turned, of_a_value, in_one_row])
 def test_another_layout_is_refused_where_a_write_would_reach_another_tensor(
     model: Callable[[Tensor], Any],
 ) -> None:

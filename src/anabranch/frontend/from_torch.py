@@ -28,6 +28,7 @@ from anabranch.errors import CaptureError
 from anabranch.frontend.capture_warnings import warn_of_changes
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, check_model
+from anabranch.frontend.contiguous_calls import ContiguousByOperator, copy_contiguous
 from anabranch.frontend.decompose import decompose
 from anabranch.frontend.default_dtype import declare
 from anabranch.frontend.direct import direct
@@ -97,6 +98,8 @@ def capture(
             module, args, kwargs, trace, changed, gradients
         )
         line = written_by_strides(program)
+        if line is None:
+            copy_contiguous(program)
         with trace.stage("frontend.decompose"):
             try:
                 program, graph = _functional(program, under)
@@ -183,6 +186,7 @@ def _exported(
         attention_by_operators(),
         last_states_shaped(),
         PlacesByOperators(),
+        ContiguousByOperator(),
         numbers_kept(module),
     ):
         try:
@@ -216,6 +220,7 @@ def _below(
             attention_by_operators(),
             last_states_shaped(),
             PlacesByOperators(),
+            ContiguousByOperator(),
             numbers_kept(module),
         ):
             below = traced(module, args, kwargs)

@@ -257,7 +257,7 @@ class Translation:
             args, kwargs = declared(self._default, op, args, kwargs, partial(self._real, node))
         source = args[0] if args else None
         if isinstance(source, Ref) and types == (self.types[source.name],):
-            copy = packet_name(op) in COPIES
+            copy = packet_name(op) in COPIES and not self._lays(source, kwargs)
             if copy and not (returned and source.name in self._borrowed | self._handed):
                 self._values[node] = source
                 return
@@ -278,6 +278,12 @@ class Translation:
             self._draws.add(added.name)
         names = tuple(Ref(result) for result in added.results)
         self._values[node] = names if _returns_tuple(node) else names[0]
+
+    def _lays(self, source: Ref, kwargs: Any) -> bool:
+        """Whether a copy in a layout that is named is one for inputs that lie otherwise."""
+        format = dict(kwargs).get("memory_format", torch.preserve_format)
+        wide = sum(size > 1 for size in self.types[source.name].shape) > 1
+        return wide and format is not torch.preserve_format
 
     def _add_strided(self, node: fx.Node, op: str, returned: bool) -> None:
         """as_strided, its copy or its scatter, as views of the value that holds what it reads."""

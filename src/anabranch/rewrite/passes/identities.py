@@ -27,9 +27,11 @@ def identities(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
         inner = match.nodes[match.width :]
         if any(ops.contracts(node) for node in inner) and shared(graph, match):
             return False
-        handed_out = match.root.name in returned and not ops.is_view(
-            match.root, match.value_facts.types
-        )
+        handed_out, types = match.root.name in returned, match.value_facts.types
+        if handed_out and ops.is_view(match.root, types):
+            # A caller gets no input that is a copy where calls lie otherwise: flatten, then view.
+            back = match.root.types == (types.get(getattr(match.bound["x"], "name", "")),)
+            return not (back and _borrowed(Ref(match.root.name), match.value_facts))
         return not (handed_out and _borrowed(match.bound["x"], match.value_facts))
 
     rules = [rule for rule in ALWAYS if not (exact and rule.special)]
