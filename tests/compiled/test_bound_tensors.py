@@ -210,6 +210,61 @@ def test_a_hook_that_comes_later_is_refused(said: str) -> None:
     step(*BATCH)
 
 
+def appended(loop: Loop) -> None:
+    loop.model.add_module("4", nn.Linear(5, 5))
+
+
+def removed(loop: Loop) -> None:
+    del loop.model._modules["3"]
+
+
+def registered(loop: Loop) -> None:
+    loop.model[2].register_parameter("slope", nn.Parameter(torch.ones(8)))  # type: ignore[index]
+
+
+def filled(loop: Loop) -> None:
+    loop.model[0].bias = nn.Parameter(torch.ones(8))  # type: ignore[index]
+
+
+def buffered(loop: Loop) -> None:
+    loop.model.register_buffer("mean", torch.ones(8))
+
+
+def dropped(loop: Loop) -> None:
+    loop.model[3].register_parameter("bias", None)  # type: ignore[index]
+
+
+def frozen(loop: Loop) -> None:
+    weight_of(loop).requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (appended, InputError, "the module 4 was added since"),
+        (removed, InputError, "the module 3 was removed since"),
+        (registered, WeightsError, r"2\.slope was added since"),
+        (filled, WeightsError, r"0\.bias was added since"),
+        (buffered, WeightsError, "mean was added since"),
+        (dropped, WeightsError, r"3\.bias was removed since"),
+        (frozen, WeightsError, r"0\.weight requires no gradients, and did when"),
+    ],
+)
+def test_what_modules_register_later_is_refused(
+    change: Callable[[Loop], None], error: type[Exception], said: str
+) -> None:
+    """The model would compute something else, or the optimizer something less."""
+    loop = Loop()
+    step = loop.compiled()
+    step(*BATCH)
+    before = copy.deepcopy(loop.model.state_dict())
+    change(loop)
+    with pytest.raises(error, match=f"{said} the step was compiled"):
+        step(*BATCH)
+    now = loop.model.state_dict()
+    assert all(torch.equal(now[name], x) for name, x in before.items() if name in now)
+
+
 def extended(loop: Loop) -> None:
     loop.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
 

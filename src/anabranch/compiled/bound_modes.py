@@ -8,6 +8,9 @@ evaluation, that they were in.
     model[1] = nn.GELU()
     modes.check()        InputError: the module 1 is another one than when the step was compiled
 
+    model.append(nn.Linear(5, 5))
+    modes.check()        InputError: the module 4 was added since the step was compiled
+
     model[0].register_forward_hook(print)
     modes.check()        InputError: a hook was added or removed since the step was compiled
 
@@ -24,6 +27,7 @@ from typing import Any
 
 from torch import nn
 
+from anabranch.compiled.registries import Registries
 from anabranch.errors import InputError
 
 MODE = "training"
@@ -34,10 +38,10 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 @dataclass(frozen=True, slots=True)
 class BoundModes:
     """Modules with their names, and whether each was in training mode; where modules have their
-    parts, by name; where they have hooks, and how many there were."""
+    parts; where they have hooks, and how many there were."""
 
     parts: tuple[tuple[str, nn.Module, bool], ...]
-    places: tuple[tuple[str, Mapping[str, nn.Module | None], str, nn.Module], ...]
+    places: Registries
     hooks: tuple[Mapping[int, Any], ...]
     hooked: int
 
@@ -53,33 +57,26 @@ class BoundModes:
             for path, part in module.named_modules()
             if asked or any(map(_reads_mode, _methods(part)))
         )
-        places = (
-            (f"the module {path}.{key}" if path else f"the module {key}", part._modules, key, inner)
+        places = Registries.of(
+            (path, part._modules)
             for module in modules.values()
             for path, part in module.named_modules()
-            for key, inner in part._modules.items()
-            if inner is not None
         )
         inner_most = (part for module in modules.values() for part in module.modules())
         hooks = tuple(getattr(part, kind) for part in inner_most for kind in HOOKS)
-        return BoundModes(tuple(parts), tuple(places), hooks, sum(map(len, hooks)))
+        return BoundModes(tuple(parts), places, hooks, sum(map(len, hooks)))
 
     def check(self) -> None:
         """InputError where a module is in the other mode now, or is another one, or where hooks
         have come or gone."""
-        if sum(map(len, self.hooks)) != self.hooked:
+        if any(self.hooks) if not self.hooked else sum(map(len, self.hooks)) != self.hooked:
             raise InputError(
                 "a hook of a module was added or removed since the step was compiled",
                 "a plan computes what modules did with the hooks that they had, and calls none",
                 "remove it again (hook.remove()), or compile the step again",
             )
-        for name, modules, key, inner in self.places:
-            if modules.get(key) is not inner:
-                raise InputError(
-                    f"{name} is another one than when the step was compiled",
-                    "a plan computes what the modules did that it was compiled of",
-                    "put it back, or compile the step again, with an optimizer of its parameters",
-                )
+        if self.places.changed():
+            self._refuse_changes()
         for name, part, trains in self.parts:
             if part.training is not trains:
                 now, then = (
@@ -91,6 +88,17 @@ class BoundModes:
                     f"call {'train()' if trains else 'eval()'} before the step, or compile a step "
                     "of the other mode",
                 )
+
+    def _refuse_changes(self) -> None:
+        for name, was, now in self.places.changes():
+            change = "is another one than when" if was is not None else "was added since"
+            raise InputError(
+                f"the module {name} {change if now is not None else 'was removed since'} the step "
+                "was compiled",
+                "a plan computes what the modules did that it was compiled of",
+                "have the modules as they were, or compile the step again, with an optimizer of "
+                "their parameters",
+            )
 
 
 def _methods(part: nn.Module) -> Iterator[Any]:

@@ -7,6 +7,7 @@ model.load_state_dict(...)          writes in place: nothing is to be done, but 
                                     only reads, of which plans have copies: they are refitted
 weight.data = ...                   comes to the memory that the plan writes to, which it has again
 model.to(...), another parameter    refused: the optimizer would not have it either
+model.register_buffer(...)          refused, as layers and parameters are that come later
 model.eval()                        refused, where modules compute something else then
 parameter.requires_grad_(...)       refused: the plan trains those that it was compiled to train
 group["betas"] = ...                refused: the plan has the number it was compiled with
@@ -18,36 +19,48 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from operator import is_not
+from itertools import repeat
+from operator import attrgetter, is_not
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from anabranch.compiled.bound_modes import BoundModes
+from anabranch.compiled.registries import Registries
 from anabranch.errors import InputError, WeightsError
 from anabranch.frontend.optimizer import initialise
 from anabranch.frontend.state import same_memory
 from anabranch.frontend.training import LR, Held, StatePlace, Training, places_of
 from anabranch.frontend.varying import MAY_VARY, OF_SCHEDULES
 
+GRADIENT, REQUIRES = attrgetter("grad"), attrgetter("requires_grad")
+
 
 @dataclass(slots=True)
 class BoundTensors:
-    """`weights`: the places of the model's tensors, and `trained` whether each requires gradients;
+    """`weights`: the places of the model's `tensors`, and `trained` whether each requires
+    gradients; `registries`: all that modules register;
     `moments`: the places of the optimizer's, with `owners` the parameters that they are of;
     `states`: all that the optimizer has, by parameter; `kept_gradients`: parameters that show a
     gradient after an update, and this gradient; `settings`: of each group what may not change, with
-    `members` its parameters and `updated` those that are trained. `memory`: where weights lie;
-    `modes`: of modules. `counts`: tensors that are equal and stay so, with `versions` the sum of
+    `members` its parameters and `updated` those that are trained. `memory`: where weights lie, at
+    `addresses`;
+    `modes`: of modules; `hooks`: how many hooks torch had given out when there was none that
+    matters. `counts`: tensors that are equal and stay so, with `versions` the sum of
     how often they had been written to; `fixed`: tensors that the step only reads, of which plans
     have copies, with `written` that sum."""
 
     training: Training
     weights: list[tuple[str, StatePlace]]
+    registries: Registries
+    tensors: list[Tensor]
     trained: list[bool]
     memory: list[Tensor]
+    addresses: list[int]
     modes: BoundModes
+    hooks: int
     moments: list[StatePlace]
     owners: list[Tensor]
     states: list[Any]
@@ -82,14 +95,24 @@ class BoundTensors:
         alike = ([held.tensors[i] for i in places] for places in held.alike)
         counts = [[tensor for tensor in each if id(tensor) in moving] for each in alike]
         weights, members = list(places_of(training)), _members(optimizer.param_groups)
+        tensors = [tensor for _, (_, _, tensor) in weights]
         in_groups = {parameter for group in members for parameter in group}
         named_weights = [(name, tensor) for name, (_, _, tensor) in weights]
         return BoundTensors(
             training,
             weights,
-            [tensor.requires_grad for _, (_, _, tensor) in weights],
-            [tensor.detach() for _, (_, _, tensor) in weights],
+            Registries.of(
+                (path, mapping)
+                for _, module in training.modules()
+                for path, part in module.named_modules()
+                for mapping in (part._parameters, part._buffers)
+            ),
+            tensors,
+            [tensor.requires_grad for tensor in tensors],
+            [tensor.detach() for tensor in tensors],
+            [tensor.data_ptr() for tensor in tensors],
             BoundModes.of(training.loss_fn, *(module for _, module in training.modules())),
+            -1,
             [place for _, place in owned],
             [parameter for parameter, _ in owned],
             list(optimizer.state.values()),
@@ -125,18 +148,18 @@ class BoundTensors:
             or any(map(is_not, optimizer.state.values(), self.states))
         ):
             self._take_state()
-        held = zip(self.weights, self.trained, self.memory, strict=True)
-        for (name, (mapping, key, tensor)), trained, memory in held:
-            if mapping.get(key) is not tensor:
-                self._refuse_exchanged()
-            if tensor.requires_grad is not trained:
-                raise _other_gradients(name, trained)
-            if tensor.data_ptr() != memory.data_ptr() or tensor.dtype != memory.dtype:
-                _come_back(name, tensor, memory)
-        for mapping, key, tensor in self.moments:
-            if mapping.get(key) is not tensor:
-                self._take_state()
-                break
+        if list(map(REQUIRES, self.tensors)) != self.trained:
+            self._refuse_other_gradients()
+        if list(map(Tensor.data_ptr, self.tensors)) != self.addresses:
+            for (name, _), tensor, memory in zip(
+                self.weights, self.tensors, self.memory, strict=True
+            ):
+                if tensor.data_ptr() != memory.data_ptr():
+                    _come_back(name, tensor, memory)
+        if self.registries.changed():
+            self._check_registries()
+        if any(mapping.get(key) is not tensor for mapping, key, tensor in self.moments):
+            self._take_state()
         for group, was in zip(self.groups, self.settings, strict=True):
             for key, value in was.items():
                 if group.get(key) != value:
@@ -160,14 +183,24 @@ class BoundTensors:
         """InputError where a gradient waits that nothing has cleared: eager adds the next one to
         it. One of zeros goes, as zero_grad at the end of a step has it. InputError also for a hook
         of a parameter or of the optimizer that came after the step was compiled."""
-        for name, tensor in self.updated:  # each in each call
-            if tensor.grad is not None:
+        gradients = (tensor.grad for _, tensor in self.updated)
+        if any(map(is_not, gradients, repeat(None))):
+            for name, tensor in self.updated:
                 self._check_no_gradient(name, tensor)
-            if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
+        if RemovableHandle.next_id != self.hooks:
+            self._check_no_hooks()
+
+    def _check_no_hooks(self) -> None:
+        """Asked only where torch has given out a hook, of anything, since there was none here."""
+        given_out = RemovableHandle.next_id
+        for name, tensor in self.updated:
+            after = getattr(tensor, "_post_accumulate_grad_hooks", None)
+            if tensor._backward_hooks or after:
                 raise _hooked(f"the parameter {name}")
         optimizer = self.training.optimizer
         if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
             raise _hooked("the optimizer")
+        self.hooks = given_out
 
     def _check_no_gradient(self, name: str, parameter: Tensor) -> None:
         waiting = parameter.grad
@@ -226,16 +259,31 @@ class BoundTensors:
                 )
         self.versions = _versions(self.counts)
 
-    def _refuse_exchanged(self) -> None:
-        for name, (mapping, key, tensor) in self.weights:
-            now = mapping.get(key)
-            if now is tensor or (isinstance(now, Tensor) and same_memory(now, tensor)):
-                continue
-            raise WeightsError(
-                f"{name} is another tensor than when the step was compiled",
-                "the plan updates the one it was compiled with, which the optimizer has",
-                "write into the tensor (load_state_dict without assign=True), or compile again",
-            )
+    def _check_registries(self) -> None:
+        """WeightsError where a tensor came, went, or is another one that lies elsewhere."""
+        for name, was, now in self.registries.changes():
+            if was is None:
+                raise WeightsError(
+                    f"{name} was added since the step was compiled",
+                    "the plan reads and updates the tensors that it was compiled with",
+                    "take it away again, or compile the step again, with an optimizer that has all "
+                    "parameters",
+                )
+            if not isinstance(now, Tensor) or not same_memory(now, was):
+                raise WeightsError(
+                    f"{name} is another tensor than when the step was compiled"
+                    if now is not None
+                    else f"{name} was removed since the step was compiled",
+                    "the plan updates the one it was compiled with, which the optimizer has",
+                    "write into the tensor (load_state_dict without assign=True), or compile again",
+                )
+
+    def _refuse_other_gradients(self) -> None:
+        for (name, _), tensor, trained in zip(
+            self.weights, self.tensors, self.trained, strict=True
+        ):
+            if tensor.requires_grad is not trained:
+                raise _other_gradients(name, trained)
 
 
 def _hooked(what: str) -> InputError:
@@ -272,7 +320,7 @@ def _come_back(name: str, tensor: Tensor, memory: Tensor) -> None:
 
 def _members(groups: list[dict[str, Any]]) -> list[list[int]]:
     """The parameters of each group."""
-    return [[id(parameter) for parameter in group["params"]] for group in groups]
+    return [list(map(id, group["params"])) for group in groups]
 
 
 def _other_groups(then: list[list[int]], now: list[list[int]]) -> WeightsError:
