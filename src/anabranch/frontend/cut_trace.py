@@ -50,6 +50,7 @@ from anabranch.frontend.checks import check_results
 from anabranch.frontend.cut_answers import ByNumbers, LaidTensor, ValueAnswer, answers_of, may_ask
 from anabranch.frontend.cut_checks import ITEM, Cut, CutRecord, checked
 from anabranch.frontend.cut_simplify import copy_results, simplify
+from anabranch.frontend.cut_writes import write_values
 from anabranch.frontend.export_patches import (
     as_in_eager,
     attention_by_operators,
@@ -198,6 +199,7 @@ class _SymbolicTrace:
                 record_stack_traces=True,
                 _allow_non_fake_inputs=True,
             )(*fakes)
+            write_values(traced.graph)
         placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
         written = {
             name
