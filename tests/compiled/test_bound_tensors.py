@@ -383,3 +383,13 @@ def test_counts_of_steps_of_doubles_are_doubles(kind: str) -> None:
     torch.testing.assert_close(weight_of(mine), weight_of(theirs), atol=1e-11, rtol=1e-11)
     numbers = mine.optimizer.state[weight_of(mine)]
     assert numbers["step"].dtype == torch.float32 and numbers["step"].item() == 7
+
+
+@pytest.mark.filterwarnings("error")
+def test_results_for_a_batch_that_requires_gradients_have_none() -> None:
+    mine, theirs = Loop(), Loop()
+    x = BATCH[0].clone().requires_grad_()
+    step = mine.compiled()
+    loss = step(x, BATCH[1])
+    assert not loss.requires_grad and loss.grad_fn is None and x.grad is None
+    assert loss.numpy() == pytest.approx(theirs.eager(), abs=1e-6)

@@ -176,7 +176,8 @@ class TrainingStep:
         if self.training.rates() != self._read:
             self._take_rates()
         ends = (self._calls + 1) % self.training.accumulate == 0
-        returned = self._plans[-1 if ends else 0].called_within(*batch, self._rates)
+        with torch.no_grad():  # the batch may require gradients, and results have none
+            returned = self._plans[-1 if ends else 0].called_within(*batch, self._rates)
         self._calls += 1
         if ends:
             self.training.optimizer._opt_called = True  # type: ignore[attr-defined]
