@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import anabranch
-from anabranch.errors import InputError, WeightsError
+from anabranch.errors import CaptureError, InputError, WeightsError
 from anabranch.trace import Trace
 
 QUICK: dict[str, Any] = {
@@ -51,6 +51,22 @@ class Loop:
         self.optimizer.step()
         self.optimizer.zero_grad()
         return float(loss.detach())
+
+
+class Overlapping(Loop):
+    """A layer whose weight is a part of another's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        large = nn.Linear(6, 16, bias=False)
+        self.model.add_module("4", large)
+        self.model.get_submodule("0").weight = nn.Parameter(large.weight.data[:8])
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+
+def test_parameters_with_a_part_of_their_memory_in_common_are_refused() -> None:
+    with pytest.raises(CaptureError, match=r"0\.weight and 4\.weight have a part of their memory"):
+        Overlapping().compiled()
 
 
 def weight_of(loop: Loop) -> nn.Parameter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any
 
@@ -78,6 +79,7 @@ def check_training(training: Training, batch: tuple[Any, ...] | None) -> torch.d
             "nothing would be trained",
             "unfreeze some with requires_grad_(True)",
         )
+    _check_apart(training)
     mine = {id(tensor) for _, tensor in _of_modules(training)}
     if mine.isdisjoint(map(id, training.trained())):
         raise CaptureError(
@@ -243,6 +245,29 @@ def _of_modules(training: Training) -> Iterator[tuple[str, Tensor]]:
     for _, module in training.modules():
         yield from module.named_parameters()
         yield from module.named_buffers()
+
+
+def _check_apart(training: Training) -> None:
+    """CaptureError where trained parameters, each without gaps, lie in a part of the same memory.
+    Two that are the same memory are weights that are shared."""
+    spans: dict[int, list[tuple[int, int, str]]] = {}
+    for name, tensor in _parameters(training):
+        dense = tensor.layout is torch.strided and tensor.is_contiguous() and tensor.numel()
+        if tensor.requires_grad and dense and tensor.device.type != "meta":
+            begin = tensor.data_ptr()
+            end = begin + tensor.numel() * tensor.element_size()
+            storage = tensor.untyped_storage().data_ptr()
+            spans.setdefault(storage, []).append((begin, end, name))
+    for each in spans.values():
+        each.sort()
+        for (begin, end, name), (next_begin, next_end, other) in pairwise(each):
+            if next_begin < end and (begin, end) != (next_begin, next_end):
+                raise CaptureError(
+                    f"{name} and {other} have a part of their memory in common",
+                    "an update of one would change the other, and a plan updates each by itself",
+                    "make one of them a copy (clone()), or have one parameter, and slice it in "
+                    "forward",
+                )
 
 
 def _check_parameter(name: str, parameter: Tensor) -> None:
