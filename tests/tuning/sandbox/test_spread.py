@@ -48,6 +48,7 @@ import multiprocessing, pathlib
 from anabranch.ir.protocols import Cost
 
 RATES = {"worker 0": 2.0, "worker 1": 3.0, "worker 2": 0.5}
+PAUSE = 0.0
 rate = RATES.get(multiprocessing.current_process().name, 1.0)
 ran = []
 
@@ -55,6 +56,7 @@ def noted(task, values, workspace):
     variant = task.kernel.variant
     ran.append(variant)
     call = deed(task, values, workspace)
+    time.sleep(PAUSE)
     if variant.startswith("kills"):
         mark = pathlib.Path(variant.partition(" ")[2])
         if rate != 1.0 and not mark.exists():
@@ -229,8 +231,8 @@ def test_bodies_are_timed_precisely_while_others_are_still_tried(
             return [Cost(float(name.split()[1]) + 0.5, "measured") for name in names]
 
         target, others = CpuTarget(), None if pool is None else SpreadTrials(pool, False)
-        with (
-            SandboxProcess(target, None, CLOCKS, others) as sandbox,
+        with (  # whose kernels take long enough that the caller has to wait for them
+            SandboxProcess(target, None, CLOCKS + "PAUSE = 0.01", others) as sandbox,
             SandboxClient(target, None, Trace(quiet=True), sandbox) as client,
         ):
             return [
