@@ -362,19 +362,25 @@ def test_a_saved_step_is_given_the_loss_that_refers_to_modules(tmp_path: Path) -
     torch.testing.assert_close(mine.last.weight, theirs.last.weight)
 
 
-def test_learning_rates_of_doubles_are_doubles() -> None:
+def doubles_after(calls: int, kind: str, **settings: Any) -> tuple[Loop, Loop]:
+    """A compiled loop and eager's after so many steps, both in double precision."""
     loops = Loop(), Loop()
     for loop in loops:
         loop.model.double()
-        loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.1, momentum=0.9)
+        loop.optimizer = getattr(torch.optim, kind)(loop.model.parameters(), lr=0.1, **settings)
     mine, theirs = loops
     x, t = BATCH[0].double(), BATCH[1]
     step = anabranch.compile_step(mine.model, mine.loss, mine.optimizer, (x, t), **QUICK)
-    for _ in range(2):
+    for _ in range(calls):
         step(x, t)
         theirs.loss(theirs.model, x, t).backward()  # type: ignore[no-untyped-call]
         theirs.optimizer.step()
         theirs.optimizer.zero_grad()
+    return mine, theirs
+
+
+def test_learning_rates_of_doubles_are_doubles() -> None:
+    mine, theirs = doubles_after(2, "SGD", momentum=0.9)
     torch.testing.assert_close(weight_of(mine), weight_of(theirs), atol=1e-13, rtol=1e-13)
 
 
@@ -383,19 +389,8 @@ def test_learning_rates_of_doubles_are_doubles() -> None:
 )
 def test_counts_of_steps_of_doubles_are_doubles(kind: str) -> None:
     """Bias corrections of fp32 are off by 7e-6 of an update; eager's are Python's numbers."""
-    loops = Loop(), Loop()
-    for loop in loops:
-        loop.model.double()
-        settings = {"lr_decay": 0.1} if kind == "Adagrad" else {}
-        loop.optimizer = getattr(torch.optim, kind)(loop.model.parameters(), lr=0.1, **settings)
-    mine, theirs = loops
-    x, t = BATCH[0].double(), BATCH[1]
-    step = anabranch.compile_step(mine.model, mine.loss, mine.optimizer, (x, t), **QUICK)
-    for _ in range(7):
-        step(x, t)
-        theirs.loss(theirs.model, x, t).backward()  # type: ignore[no-untyped-call]
-        theirs.optimizer.step()
-        theirs.optimizer.zero_grad()
+    settings = {"lr_decay": 0.1} if kind == "Adagrad" else {}
+    mine, theirs = doubles_after(7, kind, **settings)
     torch.testing.assert_close(weight_of(mine), weight_of(theirs), atol=1e-11, rtol=1e-11)
     numbers = mine.optimizer.state[weight_of(mine)]
     assert numbers["step"].dtype == torch.float32 and numbers["step"].item() == 7
@@ -409,3 +404,26 @@ def test_results_for_a_batch_that_requires_gradients_have_none() -> None:
     loss = step(x, BATCH[1])
     assert not loss.requires_grad and loss.grad_fn is None and x.grad is None
     assert loss.numpy() == pytest.approx(theirs.eager(), abs=1e-6)
+
+
+@pytest.mark.parametrize("change", ["transposed", "other type"])
+def test_weights_that_read_their_memory_otherwise_are_seen(change: str) -> None:
+    """Their address alone does not tell."""
+    layer = torch.nn.Linear(4, 4)
+    theirs = copy.deepcopy(layer)
+    x = torch.randn(3, 4)
+
+    def loss(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = model(x)
+        return y.square().sum()
+
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    step = anabranch.compile_step(layer, loss, optimizer, (x,), **QUICK)
+    if change == "other type":
+        layer.weight.data = layer.weight.data.view(torch.float16)
+        with pytest.raises(WeightsError, match=r"weight is torch\.float16"):
+            step(x)
+        return
+    for model in (layer, theirs):
+        model.weight.data = model.weight.data.t()
+    assert step(x).item() == pytest.approx(loss(theirs, x).item(), rel=1e-5)

@@ -35,7 +35,7 @@ from anabranch.frontend.state import same_memory
 from anabranch.frontend.training import LR, Held, StatePlace, Training, places_of
 from anabranch.frontend.varying import MAY_VARY, OF_SCHEDULES
 
-GRADIENT, REQUIRES = attrgetter("grad"), attrgetter("requires_grad")
+REQUIRES, DTYPE = attrgetter("requires_grad"), attrgetter("dtype")
 
 
 @dataclass(slots=True)
@@ -45,9 +45,8 @@ class BoundTensors:
     `moments`: the places of the optimizer's, with `owners` the parameters that they are of;
     `states`: all that the optimizer has, by parameter; `kept_gradients`: parameters that show a
     gradient after an update, and this gradient; `settings`: of each group what may not change, with
-    `members` its parameters and `updated` those that are trained. `memory`: where weights lie, at
-    `addresses`;
-    `modes`: of modules; `hooks`: how many hooks torch had given out when there was none that
+    `members` its parameters and `updated` those that are trained. `memory`: where weights lie,
+    `layouts` how; `modes`: of modules; `hooks`: how many torch had given out when none was one that
     matters. `counts`: tensors that are equal and stay so, with `versions` the sum of
     how often they had been written to; `fixed`: tensors that the step only reads, of which plans
     have copies, with `written` that sum."""
@@ -58,7 +57,7 @@ class BoundTensors:
     tensors: list[Tensor]
     trained: list[bool]
     memory: list[Tensor]
-    addresses: list[int]
+    layouts: list[tuple[Any, ...]]
     modes: BoundModes
     hooks: int
     moments: list[StatePlace]
@@ -110,7 +109,7 @@ class BoundTensors:
             tensors,
             [tensor.requires_grad for tensor in tensors],
             [tensor.detach() for tensor in tensors],
-            [tensor.data_ptr() for tensor in tensors],
+            _layouts(tensors),
             BoundModes.of(training.loss_fn, *(module for _, module in training.modules())),
             -1,
             [place for _, place in owned],
@@ -150,12 +149,11 @@ class BoundTensors:
             self._take_state()
         if list(map(REQUIRES, self.tensors)) != self.trained:
             self._refuse_other_gradients()
-        if list(map(Tensor.data_ptr, self.tensors)) != self.addresses:
-            for (name, _), tensor, memory in zip(
-                self.weights, self.tensors, self.memory, strict=True
-            ):
-                if tensor.data_ptr() != memory.data_ptr():
-                    _come_back(name, tensor, memory)
+        now = _layouts(self.tensors)
+        if now != self.layouts:
+            for at, (name, _) in enumerate(self.weights):
+                if now[at] != self.layouts[at]:
+                    _come_back(name, self.tensors[at], self.memory[at])
         if self.registries.changed():
             self._check_registries()
         if any(mapping.get(key) is not tensor for mapping, key, tensor in self.moments):
@@ -304,7 +302,8 @@ def _other_gradients(name: str, trained: bool) -> WeightsError:
 
 
 def _come_back(name: str, tensor: Tensor, memory: Tensor) -> None:
-    """A weight that was given other memory has the plan's again, with the values that it has."""
+    """A weight that was given other memory, or reads it otherwise, has the plan's again, with the
+    values that it has."""
     kinds = [(x.dtype, x.shape, x.device) for x in (tensor, memory)]
     if kinds[0] != kinds[1]:
         now, then = (f"{kind[0]}{list(kind[1])} on {kind[2]}" for kind in kinds)
@@ -314,8 +313,14 @@ def _come_back(name: str, tensor: Tensor, memory: Tensor) -> None:
             "convert the model before compile_step, or compile the step again",
         )
     with torch.no_grad():
-        memory.copy_(tensor)
+        memory.copy_(tensor.clone())  # which may lie in the same memory, transposed
     tensor.data = memory
+
+
+def _layouts(tensors: list[Tensor]) -> list[tuple[Any, ...]]:
+    """Where each lies, and how: address, type and strides."""
+    kinds = map(Tensor.data_ptr, tensors), map(DTYPE, tensors), map(Tensor.stride, tensors)
+    return list(zip(*kinds, strict=True))
 
 
 def _members(groups: list[dict[str, Any]]) -> list[list[int]]:
