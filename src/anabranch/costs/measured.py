@@ -137,6 +137,15 @@ class Measured:
         if missing:
             self._trace.progress("costs", len(missing), len(missing), "tasks measured")
 
+    def unknown(self, tasks: Sequence[Task]) -> list[Task]:
+        """Those that nobody has measured, one of each structure."""
+        wanted = {self._keys(task): task for task in tasks}
+        return [wanted[key] for key in self._unknown(wanted)]
+
+    def learn(self, told: Sequence[tuple[Task, Cost]]) -> None:
+        """What others have measured of tasks, in this process's microseconds."""
+        self._remember({self._keys(task): [cost] for task, cost in told})
+
     def trial(self, tasks: Sequence[Task]) -> list[Cost | None]:
         """None for what fails, and for what there was no time for where a rival was measured. A
         body run by the library, operator by operator, runs wherever the model does: where it could

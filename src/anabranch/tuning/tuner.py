@@ -23,6 +23,7 @@ from functools import partial
 
 from anabranch.cache import Cache
 from anabranch.costs import name_of
+from anabranch.costs.measured import Measured
 from anabranch.deadline import EFFORTS, ENDLESS, Deadline, EffortSettings
 from anabranch.fusion import partition
 from anabranch.fusion.concat_elision import CAT, fitting
@@ -274,10 +275,11 @@ class Tuner:
                 checked[key] = verify_kernel(task, self.target, self.cache, screened)
             return checked[key]
 
+        clock = costs if isinstance(costs, Measured) else None
         return SelectionConfig(
             self.target.spec,
             self.providers,
-            sandboxed.before(costs.trial, partial(check_ahead, check=check)),
+            sandboxed.before(costs.trial, partial(check_ahead, check=check), clock),
             check,
             Memory(self.cache, self._title(costs), self._settled(costs, sandboxed)),
             self.most,

@@ -5,6 +5,7 @@ Each worker's clock goes at a rate of its own; kernels take what their variant s
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,13 +20,16 @@ from tests.tuning.sandbox.forked import Forked
 from tests.tuning.sandbox.test_client import DEEDS
 
 from anabranch.cache import Cache
+from anabranch.costs.measured import Measured
 from anabranch.deadline import ENDLESS
-from anabranch.ir.protocols import Cost
+from anabranch.ir.protocols import Cost, Executable
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import PdlMode, parse_variant
 from anabranch.kernels.triton import codegen
-from anabranch.targets.cpu.target import CpuTarget
+from anabranch.memory import pack
+from anabranch.targets.cpu.target import RUNNERS, CpuTarget
+from anabranch.targets.loading import run_aten
 from anabranch.trace import Trace
 from anabranch.tuning.launch.pdl import USUAL, in_mode
 from anabranch.tuning.sandbox import early_times, spread
@@ -149,19 +153,19 @@ def test_verdicts_are_those_of_one_sandbox_whatever_becomes_of_workers(tmp_path:
 
 def test_candidates_of_one_body_are_one_workers() -> None:
     tasks = {f"{n:02}": task(f"takes {n}", 100 + n % 4) for n in range(16)}
-    packs = packed(tasks, 2)
+    packs = packed(tasks, 2, 4)
     assert [sorted({int(key) % 4 for key in pack}) for pack in packs] == [[0, 1], [2], [3]]
     assert sorted(key for pack in packs for key in pack) == sorted(tasks)
-    assert packed(dict(reversed(tasks.items())), 2) == packs
+    assert packed(dict(reversed(tasks.items())), 2, 4) == packs
 
 
 def test_jobs_get_smaller_as_less_is_left() -> None:
     """Four tenths of what is left for two workers, never less than is worth a job."""
     tasks = {f"{n:03}": task(f"takes {n}", 100 + n) for n in range(64)}
-    packs = packed(tasks, 2)
+    packs = packed(tasks, 2, 4)
     assert [len(pack) for pack in packs] == [26, 16, 9, 6, 4, 3]
     assert sorted(key for pack in packs for key in pack) == sorted(tasks)
-    assert len(packed(tasks, 1)[0]) == 52
+    assert len(packed(tasks, 1, 4)[0]) == 52
 
 
 def test_bodies_that_take_longest_to_compile_are_begun_first() -> None:
@@ -170,7 +174,7 @@ def test_bodies_that_take_longest_to_compile_are_begun_first() -> None:
     large = tasks["5"].kernel
     assert large is not None
     tasks["5"] = replace(tasks["5"], kernel=replace(large, source="tl.arange(0, 64)"))
-    assert packed(tasks)[0][:2] == ["4", "5"]
+    assert packed(tasks, 1, 4)[0][:2] == ["4", "5"]
 
 
 def test_whole_bodies_are_told_before_a_job_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +259,54 @@ def test_bodies_are_timed_precisely_while_others_are_still_tried(
     alone = checked(costs(None))
     with forks(2) as pool:
         assert checked(costs(pool)) == alone
+
+
+def test_what_is_left_at_the_end_is_timed_precisely_by_workers_by_our_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The caller times the references, and what a worker could not; a worker tells no time that
+    another would have to rescale."""
+    here = multiprocessing.current_process().name
+    rates = {here: 1.0, "worker 0": 2.0, "worker 1": 3.0}
+    timed_here = list[str]()
+
+    def time(self: CpuTarget, runs: Sequence[Executable], seconds: float) -> list[Cost]:
+        names = [str(run.plan.tasks.tasks[0].kernel.variant) for run in runs]  # type: ignore[union-attr]
+        where = multiprocessing.current_process().name
+        if where == here:
+            timed_here.extend(names)
+        if where == "worker 0" and any(name.startswith("takes 9") for name in names):
+            raise RuntimeError("no such luck")
+        return [Cost((float(n.split()[1]) + 0.5) * rates[where], "measured", 0.1) for n in names]
+
+    monkeypatch.setattr(CpuTarget, "time", time)
+    monkeypatch.setitem(RUNNERS, "deeds", run_aten)
+    monkeypatch.setattr(SpreadTrials, "least_timed", 4)
+    monkeypatch.setattr(spread, "JOB_FINALISTS", 4)
+    monkeypatch.setattr(early_times.EarlyTimes, "_ready", lambda self: [])
+    tasks = [task(f"takes {1 + n}", 100 + n // 4) for n in range(32)]
+
+    def costs(pool: WorkerPool | None) -> list[float]:
+        target, others = CpuTarget(), None if pool is None else SpreadTrials(pool, False)
+        clock = Measured(target, partial(pack, spec=target.spec))
+        with (
+            SandboxProcess(target, None, CLOCKS, others) as sandbox,
+            SandboxClient(target, None, Trace(quiet=True), sandbox) as client,
+        ):
+            found = client.before(clock.trial, None, clock)(tasks)
+        return [round(cost.us, 6) for cost in found if cost is not None]
+
+    alone = costs(None)
+    finalists = len(timed_here)
+    assert len(alone) == 32 and finalists > 16 and alone[:2] == [1.5, 2.5]
+    timed_here.clear()
+    with forks(2) as pool:
+        assert costs(pool) == alone
+    assert timed_here and len(timed_here) < finalists / 2
+    timed_here.clear()
+    with forks(1) as pool:  # one that cannot time some of them
+        assert costs(pool) == alone
+    assert {name for name in timed_here if name.startswith("takes 9")}
 
 
 def test_winners_are_compiled_in_all_modes_of_launch_the_usual_one_first(

@@ -40,7 +40,7 @@ from anabranch.trace import Trace
 from anabranch.tuning.halving import TrialTimer
 from anabranch.tuning.sandbox.body_order import by_body
 from anabranch.tuning.sandbox.early_times import BodyTimed, EarlyTimes
-from anabranch.tuning.sandbox.process import OtherSandboxes, SandboxProcess
+from anabranch.tuning.sandbox.process import OtherSandboxes, SandboxProcess, SharedClock
 from anabranch.tuning.sandbox.worker import BATCHES, TOLD, SandboxBatch, written
 from anabranch.tuning.verdict import Verdict
 
@@ -88,9 +88,20 @@ class SandboxClient:
         if not self._until.over():
             self._sandbox.start()
 
-    def before(self, trial: TrialTimer, timed: BodyTimed | None = None) -> TrialTimer:
+    def before(
+        self,
+        trial: TrialTimer,
+        timed: BodyTimed | None = None,
+        clock: SharedClock | None = None,
+    ) -> TrialTimer:
         """The trial, with None for generated kernels that failed in the sandbox, and in earnest
-        for those of the others that may be the fastest of their task. `timed`: as `EarlyTimes`."""
+        for those of the others that may be the fastest of their task. `timed`: as `EarlyTimes`;
+        `clock`: what the trial reads, where others may time too."""
+
+        def last(tasks: Sequence[Task]) -> Sequence[Cost | None]:
+            if clock is not None:
+                self._time_elsewhere(tasks, clock)
+            return trial(tasks)
 
         def both(tasks: Sequence[Task]) -> Sequence[Cost | None]:
             keys = {i: self.key(task) for i, task in enumerate(tasks) if _generated(task)}
@@ -98,7 +109,7 @@ class SandboxClient:
             def verdict_of(i: int) -> Verdict | None:
                 return self._verdict_of.get(keys[i]) if i in keys else UNASKED
 
-            early = EarlyTimes(tasks, trial, self._target, verdict_of, self._trace, timed)
+            early = EarlyTimes(tasks, trial, self._target, verdict_of, self._trace, timed, last)
             with self._trace.stage("tuning.sandbox"):
                 self.verdicts(tasks, early.step)
             return early.rest()
@@ -190,6 +201,19 @@ class SandboxClient:
             what = f"{failed.what}: all kernels are tried here"
             self._trace.add("warning", "tuning", what, failed.why)
         mine()
+
+    def _time_elsewhere(self, tasks: Sequence[Task], clock: SharedClock) -> None:
+        """Have `clock` know most of these, by others, if there are some; not of tasks that may not
+        read drawn numbers: others have no values of the example."""
+        others = self._sandbox.others
+        if others is None or self._target.spec.simulated or self._until.over():
+            return
+        asked = [t for t in clock.unknown(tasks) if not delicate([t.body], t.reads)]
+        try:
+            others.times(asked, clock, self._trace, self._until)
+        except WorkerError as failed:
+            self._sandbox.others = None
+            self._trace.add("warning", "tuning", f"{failed.what}: all is timed here", failed.why)
 
     def _start_compilers(self) -> None:
         """Those of the own sandbox: there were few as long as others needed all cores, and smaller

@@ -2,11 +2,11 @@
 
     sandbox, or workers   body a   body b   body c   body d ...         rough times
     caller                engines  engines  a        b, c               precise times, and checks
-                                                             rest: d    when all was tried
+    caller, or workers                                       rest: d    when all was tried
 
 What decides is asked as if it were asked at the end: the finalists of one body, side by side, on
-the caller's GPU. Only when that is done differs: it would else begin when the last kernel has been
-tried, and take as long again.
+one GPU. Only when that is done differs: it would else begin when the last kernel has been tried,
+and take as long again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class EarlyTimes:
     """The times of some tasks. `verdict_of`: what became of the task at a position in the sandbox,
     None as long as nobody knows; of a library's kernel, which none is asked of, a verdict that says
     nothing. `timed`: hears of the tasks of a body and their costs, None of what was refused, while
-    there is something to wait for."""
+    there is something to wait for. `last`: the trial of what is left at the end, where that is
+    another one."""
 
     def __init__(
         self,
@@ -42,8 +43,9 @@ class EarlyTimes:
         verdict_of: Callable[[int], Verdict | None],
         trace: Trace,
         timed: BodyTimed | None = None,
+        last: TrialTimer | None = None,
     ) -> None:
-        self._timed = timed
+        self._timed, self._last = timed, last or trial
         self._untold = list[list[int]]()
         self._tasks, self._trial, self._target = tasks, trial, target
         self._verdict_of, self._trace = verdict_of, trace
@@ -60,7 +62,7 @@ class EarlyTimes:
         enough = sum(len(self._bodies[body]) for body in ready) >= TOGETHER
         if enough or (ready and not self._unbuilt):
             self._untold += [self._bodies[body] for body in ready]
-            self._time(ready)
+            self._time(ready, self._trial)
         elif self._untold and self._timed is not None:
             positions = self._untold.pop()
             with self._trace.stage("tuning.check"):
@@ -77,7 +79,7 @@ class EarlyTimes:
 
     def rest(self) -> list[Cost | None]:
         """The costs of all tasks, None for what was refused; what has none yet is timed now."""
-        self._time(list(self._bodies))
+        self._time(list(self._bodies), self._last)
         return [self._costs[i] for i in range(len(self._tasks))]
 
     def _ready(self) -> list[str]:
@@ -96,7 +98,7 @@ class EarlyTimes:
             with self._trace.stage("tuning.engines"):
                 self._target.prepare(wanted)
 
-    def _time(self, bodies: Sequence[str]) -> None:
+    def _time(self, bodies: Sequence[str], trial: TrialTimer) -> None:
         """What is timed is neither timed nor built again."""
         positions = sorted(i for body in bodies for i in self._bodies.pop(body))
         for body in bodies:
@@ -106,5 +108,5 @@ class EarlyTimes:
         costs = ((at, verdicts[i]) for at, i in enumerate(left))
         rough = {at: v.cost for at, v in costs if v is not None and v.cost is not None}
         with self._trace.stage("tuning.time"):
-            timed = successive_halving([self._tasks[i] for i in left], rough, self._trial)
+            timed = successive_halving([self._tasks[i] for i in left], rough, trial)
         self._costs |= dict.fromkeys(positions, None) | dict(zip(left, timed, strict=True))

@@ -39,11 +39,29 @@ PIPE_BYTES = 1 << 20
 """Of answers that wait for a reader, as many as Linux lets any user have."""
 
 
+class SharedClock(Protocol):
+    """The precise times of a process, which others add to."""
+
+    @property
+    def cold(self) -> bool:
+        """As `Costs` has it."""
+
+    def trial(self, tasks: Sequence[Task]) -> Sequence[Cost | None]:
+        """As `Costs` has it."""
+
+    def unknown(self, tasks: Sequence[Task]) -> list[Task]:
+        """Those that nobody has measured."""
+
+    def learn(self, told: Sequence[tuple[Task, Cost]]) -> None:
+        """What others have measured, in the microseconds of this process."""
+
+
 class OtherSandboxes(Protocol):
     """Who tries kernels instead of this process's own sandbox, from `least` kernels on; of those it
-    tries `tried_here`."""
+    tries `tried_here`. And who times precisely what is left then, from `least_timed` on."""
 
     least: int
+    least_timed: int
     tried_here: int
 
     def start(self) -> None:
@@ -72,6 +90,12 @@ class OtherSandboxes(Protocol):
         """Have `learn` hear of those that were tried, body by body as answers come, in the
         microseconds of `mine`, which is what the references take here. `values`: what a task reads
         on the example, where that is known; `step`: as `WorkerPool.outcomes` has it."""
+
+    def times(
+        self, asked: Sequence[Task], clock: SharedClock, trace: Trace, until: Deadline
+    ) -> None:
+        """Have `clock` learn the times of these tasks, those of one body side by side on one GPU.
+        What is not told is for the caller to measure."""
 
 
 class SandboxProcess:

@@ -3,32 +3,40 @@
     bodies A, B, .. -> worker 0's sandbox -> verdicts of A, of B, .., times x 1.02
     bodies M, N, .. -> worker 1's sandbox -> verdicts of M, of N, .., times x 0.97     our clock
 
+    finalists of A, of M .. -> worker 0   -> precise times x 1.01
+    finalists of B, of N .. -> worker 1   -> precise times x 0.99                      our clock
+
 All candidates of one body are one worker's, and are told together: so one clock ranks them.
 References, kernels that every worker and the caller have run, say by how much a worker's clock
-differs. These times only choose who is timed precisely, side by side, on the caller's GPU alone. A
-worker's verdicts are kept by the caller, not in the worker's cache, which has what was compiled.
+differs. Rough times choose who is timed precisely: by the caller as long as kernels are tried, what
+is left then by the workers. A worker's verdicts and times are kept by the caller, not in the
+worker's cache, which has what was compiled.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor
 
 from anabranch.cache import Cache
-from anabranch.deadline import Deadline
+from anabranch.costs.measured import Measured
+from anabranch.deadline import TIME, Deadline
 from anabranch.ir.key import structure_text, task_text
+from anabranch.ir.proof import with_drawn_constants
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.variant import PdlMode
+from anabranch.memory import pack
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.launch.pdl import USUAL, in_mode
 from anabranch.tuning.sandbox.body_order import by_body, compile_weight
 from anabranch.tuning.sandbox.client import SandboxClient, compile_ahead
-from anabranch.tuning.sandbox.process import SandboxProcess
+from anabranch.tuning.sandbox.process import SandboxProcess, SharedClock
 from anabranch.tuning.sandbox.worker import BATCHES, SandboxBatch, read, values_told, written
 from anabranch.tuning.verdict import Verdict
 from anabranch.tuning.workers.job import Done, WorkerJob, WorkerPlace
@@ -36,10 +44,13 @@ from anabranch.tuning.workers.pool import WorkerPool
 
 LEAST_SPREAD = 48
 """Kernels that are worth sending: fewer are compiled here in the time that it takes."""
+LEAST_TIMED = 24
+"""Finalists that are worth sending: the caller times fewer in a second."""
 REFERENCES = 3
 """Kernels that all run, enough that one odd time is not the median."""
-JOB_KERNELS = 64
-"""Of a job at least: a worker's compilers have nothing to do while it ends and the next begins."""
+JOB_KERNELS, JOB_FINALISTS = 64, 16
+"""Of a job at least: a worker's compilers have nothing to do while it ends and the next begins. Who
+is timed needs none."""
 SHARE = 1.25
 """A job is what is left, divided by the workers and by this."""
 TOLD_KERNELS = 16
@@ -47,9 +58,11 @@ TOLD_KERNELS = 16
 
 
 class SpreadTrials:
-    """Tries kernels by workers of this pool; `tf32` as the caller's target has it."""
+    """Tries kernels by workers of this pool, and times them; `tf32` as the caller's target has
+    it."""
 
     least = LEAST_SPREAD
+    least_timed = LEAST_TIMED
     tried_here = REFERENCES
 
     def __init__(self, pool: WorkerPool, tf32: bool) -> None:
@@ -100,13 +113,13 @@ class SpreadTrials:
         are done; others are left to the caller. `mine`: what references take in the caller's
         sandbox, asked when the first answer is there; `values`: as `SandboxTask` has them, by
         key."""
-        packs = packed(left, self._pool.size)
+        packs = packed(left, self._pool.size, JOB_KERNELS)
         jobs = []
-        for number, pack in enumerate(packs):
-            tasks = {**references, **{key: left[key] for key in pack}}
+        for number, keys in enumerate(packs):
+            tasks = {**references, **{key: left[key] for key in keys}}
             told = tuple(written(task, values.get(key)) for key, task in tasks.items())
             batch = BATCHES.write(SandboxBatch(told, True), None)
-            label = f"{len(pack)} kernels"
+            label = f"{len(keys)} kernels"
             jobs.append(WorkerJob(str(number), _try_there, (batch, self._tf32), label))
 
         def hear(job: WorkerJob, verdicts: Mapping[int, Verdict]) -> None:
@@ -114,24 +127,60 @@ class SpreadTrials:
             own = {key: verdicts[at].cost for at, key in enumerate(references)}
             factor = scale(mine(), {key: cost for key, cost in own.items() if cost is not None})
             fresh = {at: verdict for at, verdict in verdicts.items() if at >= len(references)}
-            learn({keys[at]: _scaled(verdict, factor) for at, verdict in fresh.items()})
+            learn(
+                {
+                    keys[at]: replace(v, cost=v.cost and _scaled(v.cost, factor))
+                    for at, v in fresh.items()
+                }
+            )
 
         by_key = {job.key: job for job in jobs}
         for outcome in self._pool.outcomes(jobs, trace, until, step=step, part=hear):
             if isinstance(outcome, Done) and outcome.value is not None:
                 hear(by_key[outcome.key], outcome.value)
 
+    def times(
+        self, asked: Sequence[Task], clock: SharedClock, trace: Trace, until: Deadline
+    ) -> None:
+        """Tell `clock` precise times of these tasks, in its own microseconds; what workers do not
+        know is left to it. It times the references itself meanwhile."""
+        tasks = {task_text(task): task for task in asked}
+        if len(tasks) < self.least_timed:
+            return
+        references = {key: tasks[key] for key in sorted(tasks)[:REFERENCES]}
+        packs = packed(tasks, self._pool.size, JOB_FINALISTS)
+        jobs = []
+        for number, keys in enumerate(packs):
+            sent = [*references.values(), *(tasks[key] for key in keys)]
+            batch = BATCHES.write(SandboxBatch(tuple(map(written, sent)), False), None)
+            arguments = batch, self._tf32, clock.cold
+            jobs.append(WorkerJob(str(number), _time_there, arguments, f"{len(keys)} times"))
+        mine = dict[str, Cost]()
 
-def packed(left: Mapping[str, Task], workers: int = 1) -> list[list[str]]:
+        def step() -> bool:
+            if not mine:
+                mine.update(_measured(references, clock.trial(list(references.values()))))
+            return False
+
+        for outcome in self._pool.outcomes(jobs, trace, until, step=step):
+            if isinstance(outcome, Done):
+                costs = outcome.value
+                step()
+                factor = scale(mine, _measured(references, costs))
+                told = _measured(packs[int(outcome.key)], costs[len(references) :])
+                clock.learn([(tasks[key], _scaled(cost, factor)) for key, cost in told.items()])
+
+
+def packed(left: Mapping[str, Task], workers: int, least: int) -> list[list[str]]:
     """Keys of jobs: those of one body together, in the order of `by_body`, which the tasks alone
-    decide. Guided self-scheduling: jobs get smaller, so that all workers end at about the same
-    time."""
+    decide. Guided self-scheduling: jobs get smaller, down to `least` kernels, so that all workers
+    end at about the same time."""
     packs: list[list[str]] = []
     room: list[str] = []
     rest = len(left)
     for keys in by_body(dict(sorted(left.items()))):
         room += keys
-        if len(room) >= max(JOB_KERNELS, rest / (SHARE * workers)):
+        if len(room) >= max(least, rest / (SHARE * workers)):
             packs.append(room)
             rest -= len(room)
             room = []
@@ -149,11 +198,14 @@ def scale(mine: Mapping[str, Cost], theirs: Mapping[str, Cost]) -> float:
     return statistics.median(ratios) if ratios else 1.0
 
 
-def _scaled(verdict: Verdict, factor: float) -> Verdict:
-    cost = verdict.cost
-    if cost is None:
-        return verdict
-    return replace(verdict, cost=replace(cost, us=cost.us * factor, spread=cost.spread * factor))
+def _scaled(cost: Cost, factor: float) -> Cost:
+    return replace(cost, us=cost.us * factor, spread=cost.spread * factor)
+
+
+def _measured(keys: Iterable[str], costs: Sequence[Cost | None]) -> dict[str, Cost]:
+    """By key what was measured, of the first costs."""
+    pairs = zip(keys, costs, strict=False)
+    return {key: cost for key, cost in pairs if cost is not None and cost.source == "measured"}
 
 
 def _try_there(here: WorkerPlace, batch: bytes, tf32: bool) -> dict[int, Verdict] | None:
@@ -212,6 +264,21 @@ def _compile_there(here: WorkerPlace, batch: bytes, tf32: bool, modes: Sequence[
     whole = TaskGraph("compile", (), (), tasks, (), ())
     changed = [task.kernel for mode in modes for task in in_mode(whole, mode).tasks]
     compile_ahead([kernel for kernel in changed if kernel is not None], process)
+
+
+def _time_there(here: WorkerPlace, batch: bytes, tf32: bool, cold: bool) -> Sequence[Cost | None]:
+    """What a worker does: time tasks precisely, those of one body side by side. Their weights are
+    drawn, as their inputs are."""
+    target, _ = _sandbox_there(here, tf32)
+    told = [read(sandbox_task) for sandbox_task in BATCHES.read(batch, None).tasks]
+    tasks = [replace(task, body=with_drawn_constants(task.body, target)) for task in told]
+    kernels = [task.kernel for task in tasks if task.kernel is not None and task.kernel.source]
+    with Cache.open(here.cache_dir) as cache:
+        target.prepare(kernels, cache, here.trace)
+    # Times go into no cache: the caller's, which this worker reads, has them by its own clock.
+    prepare = partial(pack, spec=target.spec)
+    asked = target, prepare, None, here.trace, here.deadline, TIME.kernel_s
+    return Measured(*asked, cold=cold).trial(tasks)
 
 
 def _start_there(here: WorkerPlace, tf32: bool) -> None:
