@@ -106,6 +106,41 @@ def test_two_inputs_that_become_alike_stay_two() -> None:
     assert torch.equal(x, y) and torch.equal(x, new)
 
 
+class Keeping(nn.Module):
+    """Holds the last input in a buffer."""
+
+    def __init__(self, results: Callable[[Tensor, Tensor], object]) -> None:
+        super().__init__()
+        self.results = results
+        self.last = nn.Buffer(torch.zeros(3, 4))
+
+    def forward(self, x: Tensor) -> object:
+        return self.results(self.last, x)
+
+
+@pytest.mark.parametrize(
+    ("results", "same"),
+    [
+        (lambda last, x: last.copy_(x), set()),
+        (lambda last, x: (last.copy_(x), x), {(1, 2)}),
+        (lambda last, x: (last.copy_(x), last), {(0, 1)}),
+        (lambda last, x: (x.add_(1), last.copy_(x)), {(0, 2)}),
+        (lambda last, x: (y := x * 2, last.copy_(y)), set()),
+        (lambda last, x: (last.copy_(y := x * 2), last[0], y), set()),
+    ],
+)
+def test_a_buffer_that_was_given_a_value_is_returned_apart_from_it(
+    results: Callable[[Tensor, Tensor], object], same: set[tuple[int, int]]
+) -> None:
+    model, x = Keeping(results).eval(), torch.rand(3, 4)
+    before = x.clone()
+    fast = anabranch.compile(model, (x.clone(),), **OPTIONS)
+    got = pytree.tree_leaves(fast(x))
+    want = pytree.tree_leaves(Keeping(results)(before))
+    assert all(map(torch.equal, got, want))
+    assert shared(got, x, model.last) == same
+
+
 def test_results_that_are_alike_may_be_written_to(tmp_path: Path) -> None:
     """Also those of a plan from a file, and where results are the plan's own buffers."""
     model = Returning(lambda _, x: {"a": x.sin(), "b": (x.sin(), x.sin().clone())})

@@ -19,7 +19,12 @@ from torch._C import DispatchKey
 from torch._export import config as export_config
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram, exported_program
-from torch.export.graph_signature import ExportGraphSignature, InputKind
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    OutputKind,
+    TensorArgument,
+)
 
 from anabranch.frontend.functional_calls import call_forms
 from anabranch.frontend.operators import decompositions
@@ -112,14 +117,18 @@ def _fit_copies(graph: fx.Graph) -> None:
 def _new_values_apart() -> Iterator[None]:
     """Torch leaves out copies into buffers, and calls a buffer's new value by the name of the node
     that computes it. Where one node computes those of several buffers (`a.copy_(y); b.copy_(y)`),
-    it takes them for one, and refuses the program: each gets a copy of its own here."""
+    it takes them for one, and refuses the program: each gets a copy of its own here. So does the
+    caller where the model returns such a buffer: `y` is another tensor, which may be returned, too,
+    or be an input."""
     own = getattr(exported_program, REMOVE, None)
     if own is None:
         yield
         return
 
     def remove(module: fx.GraphModule, signature: ExportGraphSignature) -> Any:
-        _copy_apart(module.graph, {*signature.buffers_to_mutate, *signature.parameters_to_mutate})
+        written = {*signature.buffers_to_mutate, *signature.parameters_to_mutate}
+        _copy_apart(module.graph, written)
+        _return_copies(module.graph, signature, written)
         return own(module, signature)
 
     setattr(exported_program, REMOVE, remove)
@@ -144,6 +153,27 @@ def _copy_apart(graph: fx.Graph, written: Collection[str]) -> None:
             source.meta = dict(node.meta)
             node.update_arg(1, source)
         taken.add(source)
+
+
+def _return_copies(
+    graph: fx.Graph, signature: ExportGraphSignature, written: Collection[str]
+) -> None:
+    """Return a copy of each of the nodes called `written` that copies another node."""
+    output = graph.output_node()
+    values: Any = output.args[0]
+    returned, copied = list(values), dict[fx.Node, fx.Node]()
+    for place, spec in enumerate(signature.output_specs):
+        node = returned[place]
+        if spec.kind is not OutputKind.USER_OUTPUT or not isinstance(node, fx.Node):
+            continue
+        if node.name in written and node.target is aten.copy.default:
+            if node not in copied:
+                with graph.inserting_before(output):
+                    copied[node] = graph.call_function(aten.clone.default, (node,))
+                copied[node].meta = dict(node.meta)
+            returned[place] = copied[node]
+            spec.arg = TensorArgument(copied[node].name)
+    output.args = (tuple(returned), *output.args[1:])
 
 
 @contextmanager
