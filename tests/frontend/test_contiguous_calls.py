@@ -59,3 +59,65 @@ def test_images_are_laid_in_rows_where_a_call_gives_channels_last() -> None:
             for result, wanted in zip(fast(x), function(x), strict=True):
                 assert torch.equal(result, wanted)
                 assert result.stride() == wanted.stride()
+
+
+LAST = torch.channels_last
+FORMATS: dict[str, Callable[[Tensor], Tensor]] = {
+    "to": lambda x: x.to(memory_format=LAST),
+    "to, then relu": lambda x: x.to(memory_format=LAST).relu(),
+    "to of a value": lambda x: x.relu().to(memory_format=LAST),
+    "to a dtype": lambda x: x.to(torch.float32, memory_format=LAST),
+    "to a device": lambda x: x.to("cpu", memory_format=LAST),
+    "to another's": lambda x: x.to(x.new_zeros(1), memory_format=LAST),
+    "to another dtype": lambda x: x.to(torch.float64, memory_format=LAST),
+    "to a copy": lambda x: x.to(torch.float32, copy=True, memory_format=LAST),
+    "float": lambda x: x.float(memory_format=LAST),  # type: ignore[call-arg] # left out of its stub
+    "to bool": lambda x: (x > 0).to(torch.bool, memory_format=LAST),
+    "clone": lambda x: x.clone(memory_format=LAST),
+    "contiguous": lambda x: x.contiguous(memory_format=LAST),
+    "by its operator": lambda x: torch.ops.aten.to.dtype_layout(x, memory_format=LAST),
+    "nothing to do": lambda x: x.float().type_as(x).to("cpu"),
+    "then as they were": lambda x: x.to(memory_format=LAST).to(memory_format=torch.preserve_format),
+}
+IMAGES: dict[str, Callable[[], Tensor]] = {
+    "rows": lambda: torch.randn(2, 3, 4, 5),
+    "channels_last": lambda: torch.randn(2, 3, 4, 5).to(memory_format=LAST),
+    "transposed": lambda: torch.randn(2, 3, 5, 4).mT,
+}
+
+
+@pytest.mark.parametrize("layout", IMAGES)
+@pytest.mark.parametrize("model", FORMATS)
+def test_images_lie_in_the_format_that_the_model_asks_for(model: str, layout: str) -> None:
+    function = FORMATS[model]
+    fast = anabranch.compile(function, (IMAGES[layout](),), **OPTIONS)
+    for make in IMAGES.values():
+        x = make()
+        wanted, result = function(x), fast(x)
+        assert torch.equal(result, wanted)
+        assert (result.dtype, result.stride()) == (wanted.dtype, wanted.stride())
+        copied = wanted.untyped_storage()._cdata != x.untyped_storage()._cdata
+        assert not copied or result.untyped_storage()._cdata != x.untyped_storage()._cdata
+
+
+@pytest.mark.parametrize("layout", ["rows", "channels_last"])
+def test_images_in_channels_last_are_laid_in_rows(layout: str) -> None:
+    def function(x: Tensor) -> Tensor:
+        return x.to(memory_format=torch.contiguous_format)
+
+    fast = anabranch.compile(function, (IMAGES[layout](),), **OPTIONS)
+    for other in ("rows", "channels_last"):
+        x = IMAGES[other]()
+        result = fast(x)
+        assert torch.equal(result, x)
+        assert result.stride() == (60, 20, 5, 1)
+        assert result.untyped_storage()._cdata != x.untyped_storage()._cdata
+
+
+def test_a_matrix_lies_as_it_did_where_no_format_is_asked_for() -> None:
+    fast = anabranch.compile(
+        lambda x: x.to(memory_format=torch.contiguous_format).relu(),
+        (torch.randn(3, 4),),
+        **OPTIONS,
+    )
+    assert fast(torch.randn(4, 3).mT).stride() == (1, 3)

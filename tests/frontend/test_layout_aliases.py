@@ -87,3 +87,19 @@ def test_other_layouts_are_taken_where_writes_reach_the_same() -> None:
     made = fast(last)
     model.seen.zero_()
     torch.testing.assert_close(made, model(last))
+
+
+def test_a_layout_is_refused_where_a_write_would_reach_an_image_in_channels_last_alone() -> None:
+    def model(x: Tensor) -> Tensor:
+        x.to(memory_format=torch.channels_last).add_(1)
+        return x * 2
+
+    rows = torch.randn(2, 3, 4, 5)
+    last = rows.to(memory_format=torch.channels_last)
+    for example, other in ((rows, last), (last, rows)):
+        fast = anabranch.compile(model, (example.clone(),), **OPTIONS)
+        x = example.clone()
+        torch.testing.assert_close(fast(example), model(x))
+        assert torch.equal(example, x)
+        with pytest.raises(InputError, match="the strides of x"):
+            fast(other)

@@ -4,8 +4,9 @@
     y.add_(1)              changes x, or does not
     return x
 
-ATen decides by strides whether reshape, flatten and contiguous give a view. A graph has one of the
-two, which is that of the example: where a write makes a difference, other layouts are refused.
+ATen decides by strides whether reshape, flatten, contiguous and to(memory_format=...) give a view.
+A graph has one of the two, which is that of the example: where a write makes a difference, other
+layouts are refused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from anabranch.frontend.contiguous_calls import asked_format
 from anabranch.frontend.source import origin
 from anabranch.ir.graph import Input
 from anabranch.ir.input_guards import InputGuard, answer_of
@@ -26,8 +28,7 @@ from anabranch.ir.plan import Leaf
 from anabranch.ir.types import meta
 
 BY_STRIDES = frozenset(
-    f"aten.{name}"
-    for name in ("reshape", "reshape_as", "contiguous", "flatten", "ravel", "_reshape_alias")
+    f"aten.{name}" for name in ("reshape", "reshape_as", "flatten", "ravel", "_reshape_alias")
 )
 """Operators that give a view or a copy, as strides have it."""
 AT_LEAST = 2
@@ -66,7 +67,7 @@ def written_by_strides(program: ExportedProgram) -> str | None:
         if node.op != "call_function" or not isinstance(source, fx.Node):
             continue
         own = memory[source]
-        if packet_name(str(node.target)) in BY_STRIDES:
+        if packet_name(str(node.target)) in BY_STRIDES or asked_format(node) is not None:
             if own.name not in held:
                 _join(behind, node, own)
             continue
