@@ -60,6 +60,9 @@ def main() -> int:
     parser.add_argument("--cores", type=int, default=16, help="of each worker")
     parser.add_argument("--dtype", default="fp16")
     parser.add_argument("--target", default="auto")
+    parser.add_argument(
+        "--search", default="default", help="none for none: one is a matter of luck"
+    )
     parser.add_argument("--seconds", type=float, default=2.0, help="of timing a plan")
     parser.add_argument("--plans", type=Path, help="folder that keeps plans and their seconds")
     parser.add_argument("--json", type=Path)
@@ -116,7 +119,7 @@ def compiled(flags: argparse.Namespace, model: str, count: int, plan: Path) -> d
     target = machine(flags.target).target
     trace = Trace()
     fast = anabranch.compile(
-        module, args, target=target, trace=trace, fullgraph=True, workers=workers
+        module, args, target=target, trace=trace, fullgraph=True, workers=workers, **options(flags)
     )
     seconds = time.perf_counter() - start
     facts = fast.known
@@ -162,6 +165,7 @@ def benched(flags: argparse.Namespace, count: int) -> dict[str, Any]:
     words = ["-m", "anabranch", "bench", "speed", *flags.bench.split(",")]
     words += ["--dtype", flags.dtype, "--target", flags.target, "--rivals", "none", "--cold"]
     words += ["--workers", str(count)]
+    words += [word for name, value in options(flags).items() for word in ("-O", f"{name}={value}")]
     start = time.perf_counter()
     run(flags, count, words)
     return {
@@ -172,8 +176,14 @@ def benched(flags: argparse.Namespace, count: int) -> dict[str, Any]:
     }
 
 
+def options(flags: argparse.Namespace) -> dict[str, Any]:
+    """Of compilations, beside the defaults."""
+    return {} if flags.search == "default" else {"search": flags.search}
+
+
 def shared(flags: argparse.Namespace) -> list[str]:
-    return ["--target", flags.target, "--dtype", flags.dtype, "--cores", str(flags.cores)]
+    words = ["--target", flags.target, "--dtype", flags.dtype, "--cores", str(flags.cores)]
+    return [*words, "--search", flags.search]
 
 
 def run(flags: argparse.Namespace, count: int, words: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from anabranch.cache import Cache
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import task_text
+from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Target
 from anabranch.ir.samples import Samples
 from anabranch.ir.task import Kernel, Task
@@ -147,3 +149,24 @@ def test_what_was_right_in_the_sandbox_is_compared_once_with_the_models_own_cons
         assert PASSED.get(cache, key) == covered
     wrong = replace(task, kernel=replace(kernel, body=scaled("aten.add.Tensor(%by, %x)")))
     assert verify_kernel(wrong, target, None, screened) is not None
+
+
+def test_a_kernel_that_others_have_built_is_read_from_the_cache_and_not_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finalists that workers time are in the cache, and in no memory of the caller."""
+    deeds = list[object]()
+    load = CpuTarget.load
+
+    def noted(self: CpuTarget, plan: Plan, *how: Any, **others: Any) -> Any:
+        deeds.append("load")
+        return load(self, plan, *how, **others)
+
+    monkeypatch.setattr(CpuTarget, "prepare", lambda self, *asked: deeds.append(asked))
+    monkeypatch.setattr(CpuTarget, "load", noted)
+    body = scaled("aten.mul.Tensor(%x, %by)")
+    kernel = Kernel("aten", "k", body, writes_out=True, source="text")
+    with Cache.open(tmp_path) as cache:
+        assert verify_kernel(Task("s", body, kernel), CpuTarget(), cache, True) is None
+        assert deeds == [([kernel], cache), "load"]
+        assert verify_kernel(Task("s", body, kernel), CpuTarget(), cache, True) is None

@@ -272,7 +272,7 @@ def _time_there(here: WorkerPlace, batch: bytes, tf32: bool, cold: bool) -> Sequ
     target, _ = _sandbox_there(here, tf32)
     told = [read(sandbox_task) for sandbox_task in BATCHES.read(batch, None).tasks]
     tasks = [replace(task, body=with_drawn_constants(task.body, target)) for task in told]
-    kernels = [task.kernel for task in tasks if task.kernel is not None and task.kernel.source]
+    kernels = [task.kernel for task in tasks if task.kernel is not None]
     with Cache.open(here.cache_dir) as cache:
         target.prepare(kernels, cache, here.trace)
     # Times go into no cache: the caller's, which this worker reads, has them by its own clock.

@@ -53,7 +53,7 @@ def verify_kernel(
     once = screened and not delicate([task.body], task.reads)
     for kind in ("real", "finite") if once else _sets(task):
         if kind not in covered:
-            verdict = _verdict(task, target, kind)
+            verdict = _verdict(task, target, kind, cache)
             if verdict.refused:
                 return verdict.refused
             if verdict.reached == "right":
@@ -72,9 +72,10 @@ def _sets(task: Task) -> tuple[str, ...]:
     return ("finite", "special", "real") if generated else ("finite", "real")
 
 
-def _verdict(task: Task, target: Target, kind: str) -> Verdict:
+def _verdict(task: Task, target: Target, kind: str, cache: Cache | None) -> Verdict:
     """On one set of numbers; what is off on numbers of one draw is asked on those of others. Only
-    tried, and not refused, where nothing can be said."""
+    tried, and not refused, where nothing can be said. `cache`: has kernels that other processes
+    have built."""
     wrong: Refused | None = None
     for _ in range(1 if kind == "real" else tolerances.DRAWS):
         seeded_answer = _answer(task, target, kind)
@@ -83,6 +84,8 @@ def _verdict(task: Task, target: Target, kind: str) -> Verdict:
         seed, wanted = seeded_answer
         inputs = {v.name: x for v, x in zip(task.body.inputs, wanted.inputs, strict=True)}
         try:
+            if task.kernel is not None:
+                target.prepare([task.kernel], cache)
             run = target.load(fenced(task, task.body.constants, target.spec), contents=inputs)
             outs = run(wanted.inputs)
         except (TargetError, RuntimeError, IndexError, ValueError) as failed:
