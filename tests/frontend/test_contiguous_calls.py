@@ -121,3 +121,36 @@ def test_a_matrix_lies_as_it_did_where_no_format_is_asked_for() -> None:
         **OPTIONS,
     )
     assert fast(torch.randn(4, 3).mT).stride() == (1, 3)
+
+
+CUT: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda x: x.contiguous(),
+    "contiguous, then relu": lambda x: x.contiguous().relu(),
+    "contiguous, of a value": lambda x: x.relu().contiguous(),
+    "contiguous, of a view": lambda x: x.mT.contiguous(),
+    "contiguous, in a format": lambda x: x.contiguous(memory_format=LAST),
+    "clone": lambda x: x.clone(memory_format=torch.contiguous_format),
+    "to": lambda x: x.to(memory_format=LAST),
+    "to, then relu": lambda x: x.to(memory_format=LAST).relu(),
+    "to a dtype": lambda x: x.to(torch.float32, memory_format=LAST),
+    "asked of": lambda x: x.contiguous() + x.sum().item(),
+    "chosen of": lambda x: x.contiguous()[x[:, 0, 0, 0] > 0],
+}
+
+
+@pytest.mark.parametrize("layout", IMAGES)
+@pytest.mark.parametrize("model", CUT)
+def test_results_of_a_model_that_is_cut_lie_as_in_eager(model: str, layout: str) -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor, float]:
+        work = (x.tanh().sum(0) @ torch.ones(x.shape[-1], 8)).relu().sin() * 2
+        return CUT[model](x), work, x.sum().item()
+
+    torch.manual_seed(0)
+    fast = anabranch.compile(function, (IMAGES[layout](),), **OPTIONS)
+    for make in IMAGES.values():
+        x = make()
+        wanted, result = function(x)[0], fast(x)[0]
+        torch.testing.assert_close(result, wanted)
+        assert result.stride() == wanted.stride()
+        copied = wanted.untyped_storage()._cdata != x.untyped_storage()._cdata
+        assert not copied or result.untyped_storage()._cdata != x.untyped_storage()._cdata

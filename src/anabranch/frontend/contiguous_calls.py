@@ -15,6 +15,8 @@ where nobody can tell a copy from a view.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -27,6 +29,8 @@ aten = torch.ops.aten
 CALLED: Any = Tensor.contiguous
 IMAGES = (4, 5)
 """Axes of a tensor that may lie in a channels_last format."""
+LAID = "memory format"
+"""By this name the `meta` of a node has the format that its call asks for."""
 
 
 class ContiguousByOperator(TorchFunctionMode):
@@ -50,12 +54,53 @@ def copy_contiguous(program: ExportedProgram) -> None:
         if node.op == "call_function" and all(operand.name in fixed for operand in operands):
             fixed.add(node.name)
         elif (format := asked_format(node)) is not None:
-            source, value = operands[0].meta["val"], node.meta["val"]
-            strides = source.clone(memory_format=format).stride()
-            same = source.stride() == value.stride() == strides  # axes of one get others in a copy
-            if same and (source.dtype, source.device) == (value.dtype, value.device):
-                node.target, node.args = aten.clone.default, (operands[0],)
-                node.kwargs = {"memory_format": format}
+            _write_copy(node, operands[0], format)
+
+
+class LaidByCopies(TorchFunctionMode):
+    """Within it a call that asks for a memory format and gives back its operand gives an alias of
+    it. `mark`: told the format of it, while the alias is traced. For traces below composites, which
+    do not see such calls."""
+
+    def __init__(self, mark: Callable[[torch.memory_format], AbstractContextManager[None]]) -> None:
+        super().__init__()
+        self._mark = mark
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        default = torch.contiguous_format if func is CALLED else torch.preserve_format
+        format = kwargs.get("memory_format", default)
+        if not args or result is not args[0] or not _several(result):
+            return result
+        if format is torch.preserve_format or (func is not CALLED and _keeps(format, args[0])):
+            return result
+        with self._mark(format):
+            return aten.alias.default(result)
+
+
+def copy_laid(graph: fx.Graph, held: Collection[str]) -> None:
+    """Write aliases that were marked, by a memory format in `meta[LAID]`, as copies, in place, but
+    for those of what is computed of nothing but tensors of the model: placeholders called `held`,
+    and constants."""
+    fixed = set[fx.Node]()
+    for node in graph.nodes:
+        called = node.op == "call_function" and fixed.issuperset(node.all_input_nodes)
+        if called or node.name in held or node.op == "get_attr":
+            fixed.add(node)
+        elif LAID in node.meta and node.target is aten.alias.default:
+            _write_copy(node, node.args[0], node.meta[LAID])
+
+
+def _write_copy(node: fx.Node, source: Any, format: torch.memory_format) -> None:
+    """Have the node copy, where that gives what it gives: axes of one have other strides in a copy
+    at times."""
+    was, value = source.meta["val"], node.meta["val"]
+    strides = was.clone(memory_format=format).stride()
+    same = was.stride() == value.stride() == strides
+    if same and (was.dtype, was.device) == (value.dtype, value.device):
+        node.target, node.args = aten.clone.default, (source,)
+        node.kwargs = {"memory_format": format}
 
 
 def asked_format(node: fx.Node) -> torch.memory_format | None:
@@ -70,13 +115,19 @@ def asked_format(node: fx.Node) -> torch.memory_format | None:
         return None
     arguments = dict(zip((a.name for a in op._schema.arguments), node.args, strict=False))
     arguments |= node.kwargs
-    format: Any = arguments.get("memory_format")
+    format = arguments.get("memory_format")
+    if not isinstance(format, torch.memory_format):
+        return torch.contiguous_format if packet is aten.contiguous else None
     if packet is aten.contiguous:
-        return format or torch.contiguous_format
-    if format in (None, torch.preserve_format):
+        return format
+    if format is torch.preserve_format or _keeps(format, node.meta["val"]):
         return None
-    rows = format is torch.contiguous_format and node.meta["val"].dim() not in IMAGES
-    return None if rows else format
+    return format
+
+
+def _keeps(format: torch.memory_format, tensor: Tensor) -> bool:
+    """Whether `to` gives tensors of this rank back, however they lie."""
+    return format is torch.contiguous_format and tensor.dim() not in IMAGES
 
 
 def _several(tensor: Any) -> bool:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from anabranch.frontend.captured import Captured
+from anabranch.frontend.contiguous_calls import LAID
 from anabranch.frontend.cut_answers import by_mask
 from anabranch.frontend.cut_simplify import has_effects
 from anabranch.frontend.cut_trace import CutTrace
@@ -248,7 +249,9 @@ def _module(
 def _reshape(graph: fx.Graph, node: fx.Node) -> None:
     """A given tensor may lie in memory in another way than in the trace: where that had a view, a
     copy may be needed, and where it had a view of a copy, perhaps none."""
-    if node.target is torch.ops.aten.view.default:
+    if LAID in node.meta and node.target is torch.ops.aten.clone.default:
+        node.target = torch.ops.aten.contiguous.default
+    elif node.target is torch.ops.aten.view.default:
         node.target = torch.ops.aten.reshape.default
     elif node.target is torch.ops.aten._unsafe_view.default:
         copy: Any = node.args[0]

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,6 +47,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from anabranch.errors import CaptureError
 from anabranch.frontend.checks import check_results
+from anabranch.frontend.contiguous_calls import LAID, LaidByCopies, copy_laid
 from anabranch.frontend.cut_answers import ByNumbers, LaidTensor, ValueAnswer, answers_of, may_ask
 from anabranch.frontend.cut_checks import ITEM, Cut, CutRecord, checked
 from anabranch.frontend.cut_simplify import copy_results, simplify
@@ -182,7 +183,7 @@ class _SymbolicTrace:
         cutting = _Cutting(self.fake, self.shapes, answers)
 
         def whole(*values: Tensor) -> Any:
-            with cutting, ByNumbers(refuse=True):
+            with cutting, ByNumbers(refuse=True), LaidByCopies(cutting.marked):
                 return functionalize(self._call)(*values)
 
         with (
@@ -200,7 +201,8 @@ class _SymbolicTrace:
                 _allow_non_fake_inputs=True,
             )(*fakes)
             write_values(traced.graph)
-        placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
+            placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
+            copy_laid(traced.graph, {node.name for node in placeholders[: len(self.state)]})
         written = {
             name
             for node, name in zip(placeholders, self.state, strict=False)
@@ -284,9 +286,25 @@ class _Cutting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch anno
         super().__init__()  # type: ignore[no-untyped-call] # as above
         self.fake, self.shapes, self.answers = fake, shapes, iter(answers)
         self.asked = CutRecord()
+        self.format: torch.memory_format | None = None
+        """What aliases that are made now are marked with."""
+
+    @contextmanager
+    def marked(self, format: torch.memory_format) -> Iterator[None]:
+        """Within it an alias is the result of a call that asks for this memory format."""
+        self.format = format
+        try:
+            yield
+        finally:
+            self.format = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is aten.alias.default and self.format is not None:
+            alias = func(*args, **kwargs)
+            entry: Any = fetch_object_proxy(_tracer(), alias)
+            entry.proxy.node.meta[LAID] = self.format
+            return alias
         if not may_ask(func, args):
             return func(*args, **kwargs)
         # With values the model may ask more, such as whether a mask hides anything.
