@@ -64,12 +64,6 @@ def seen_before(x: Tensor) -> Tensor:
     return x + y.transpose(1, 2)
 
 
-def dropped_before(x: Tensor) -> Tensor:
-    y = F.dropout(x, 0.5, False)
-    x.relu_()
-    return x - y
-
-
 def silent_before(x: Tensor) -> Tensor:
     y: Tensor = torch.ops.aten._unsafe_view(x, [2, -1])
     x.relu_()
@@ -163,7 +157,6 @@ TRACED: dict[str, tuple[Callable[[Does, Tensor], Any], Tensor]] = {
     "to a power": (lambda m, x: (x + 1).pow_(2), X),
     "a view that does not say so": (lambda m, x: silent_before(x + 1), X),
     "a view behind dropout": (lambda m, x: F.dropout(F.silu(x + 1, True), 0.5, False, True)[0], X),
-    "dropout was before": (lambda m, x: dropped_before(x + 1), X),
     "a view is taken behind it": (lambda m, x: F.silu(x + 1, True).flatten(1), X),
     "what may be a view was": (lambda m, x: flat_before(x + 1), X),
     "one of several": (lambda m, x: (x + 1).chunk(2, 1)[0].relu_(), X),

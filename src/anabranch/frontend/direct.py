@@ -101,8 +101,6 @@ def _spelling(node: fx.Node, target: Any) -> Spelled | None:
         return (SAME, node.args) if lifted and not node.kwargs else None
     if target._schema.is_mutable or not target._schema.returns:
         return None
-    if target is DROPOUT and node.target is not DROPOUT:
-        return None if node.kwargs or node.args[2] else (SAME, node.args[:1])
     spell = SPELLINGS.get(str(target))
     if spell is not None:
         return None if node.kwargs else spell(node)
@@ -160,9 +158,7 @@ def _written_to(
         names += (u for u in alias.users if u.args[:1] == (alias,) and _functional(u.target))
     readers = (user for alias in names for user in alias.users)
     others = (user for user in readers if _functional(user.target) is None)
-    # Dropout gives a copy in the end, though what it is given when it runs: by then that is right.
-    seen = (user for user in others if user.target is not DROPOUT or user < node)
-    if not all(map(_fresh, (owner, *seen))):
+    if not all(map(_fresh, (owner, *others))):
         return None
     was = first.meta["val"]
     try:
@@ -324,11 +320,6 @@ def _relu6(node: fx.Node) -> Spelled | None:
     return aten.hardtanh.default, (node.args[0], 0, 6)
 
 
-def _dropout(node: fx.Node) -> Spelled | None:
-    x, _, training = node.args
-    return None if training else (aten.clone.default, (x,))
-
-
 def _clone(node: fx.Node) -> Spelled | None:
     return aten.clone.default, node.args
 
@@ -339,11 +330,11 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 NORM = aten._native_batch_norm_legit_no_training.default
-DROPOUT, SAME = aten.dropout.default, "what it is given"
+SAME = "what it is given"
 CHECK = aten._assert_tensor_metadata.default
 LIFTED, DETACHED = aten.lift_fresh_copy.default, aten.detach_.default
 """How a tensor that the code makes of numbers comes in."""
-UNTAGGED = (DROPOUT, aten.hardswish.default)
+UNTAGGED = (aten.hardswish.default,)
 """Pointwise, though ATen does not say so."""
 SILENT = frozenset(
     ("_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "lift", "dequantize", "set")
@@ -370,7 +361,6 @@ SPELLINGS: dict[str, Callable[[fx.Node], Spelled | None]] = {
     "aten.square.default": _square,
     "aten.softmax.int": _softmax,
     "aten.relu6.default": _relu6,
-    "aten.dropout.default": _dropout,
     "aten.lift_fresh_copy.default": _clone,
 }
 """By composite operator, what it is where that is one other call; None where it is not."""

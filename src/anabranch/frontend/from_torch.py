@@ -41,6 +41,7 @@ from anabranch.frontend.export_patches import (
     numbers_kept,
     quiet,
 )
+from anabranch.frontend.idle_dropout import IdleDropout
 from anabranch.frontend.layout_aliases import layout_guards, written_by_strides
 from anabranch.frontend.memory import near
 from anabranch.frontend.observe import unchanged
@@ -187,6 +188,7 @@ def _exported(
         last_states_shaped(),
         PlacesByOperators(),
         ContiguousByOperator(),
+        IdleDropout(),
         numbers_kept(module),
     ):
         try:
@@ -221,6 +223,7 @@ def _below(
             last_states_shaped(),
             PlacesByOperators(),
             ContiguousByOperator(),
+            IdleDropout(),
             numbers_kept(module),
         ):
             below = traced(module, args, kwargs)

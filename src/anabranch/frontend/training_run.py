@@ -26,6 +26,7 @@ from anabranch.errors import CaptureError
 from anabranch.frontend.call_profiler import watched
 from anabranch.frontend.checkpoints import checkpoints_computed_once
 from anabranch.frontend.draws import Draws
+from anabranch.frontend.idle_dropout import IdleDropout
 from anabranch.frontend.observe import observe
 from anabranch.frontend.optimizer import step_on
 from anabranch.frontend.source import raised_at
@@ -131,6 +132,7 @@ def run_on(
                 surroundings.restored(),
                 kept_in_place(training) as assigned,
                 PlacesByOperators(),
+                IdleDropout(),
                 watched(reads, [], set(), files),
                 checkpoints_computed_once(draws),
             ):

@@ -42,6 +42,7 @@ from anabranch.frontend.backward import training_decompositions
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.functional_calls import call_forms
+from anabranch.frontend.idle_dropout import leave_out_idle_dropout
 from anabranch.frontend.memory import sharing
 from anabranch.frontend.strided import STRIDED
 from anabranch.frontend.surroundings import defaults
@@ -95,6 +96,8 @@ def anabranch_backend(
         )
     chosen = Options.read({**MODES[mode or "default"], **(options or {})})
 
+    leave_out_idle_dropout(module.graph)
+    module.recompile()
     writes = [False]
     shared = sharing(example_inputs)
 
