@@ -193,10 +193,12 @@ def _with_answers(
 
 
 def _held(seen: Observed | None) -> Observed | None:
-    """The observation, if its results are small enough to be held until there is a plan."""
-    leaves = pytree.tree_leaves(seen.results) if seen is not None else []
-    held = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))
-    return seen if held <= MOST_HELD else None
+    """The observation, if its results and what it left in inputs are small enough to be held until
+    there is a plan."""
+    held = (seen.results, dict(seen.written or {})) if seen is not None else ()
+    leaves = pytree.tree_leaves(held)
+    size = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))
+    return seen if size <= MOST_HELD else None
 
 
 def _seen(

@@ -82,6 +82,19 @@ def check_values(captured: Captured, inputs: CallInputs, after: Mapping[str, Ten
             )
 
 
+def left_in_inputs(
+    captured: Captured, inputs: CallInputs, after: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """By the graph's names of inputs what a call of the model left in those that it wrote to, as
+    `check_values` is given it."""
+    if not captured.signature.mutations:
+        return {}
+    names = {id(leaf): name for name, leaf in leaves_of(*inputs).items() if name in after}
+    leaves = captured.trees[0].flatten_up_to((inputs[0], dict(inputs[1])))
+    told = zip(leaves, captured.signature.inputs, strict=True)
+    return {leaf.ref.name: after[names[id(x)]] for x, leaf in told if leaf.ref and id(x) in names}
+
+
 def mutated(captured: Captured, inputs: CallInputs) -> list[frozenset[str]]:
     """The inputs that the graph writes to: a tensor that is given twice has two names."""
     names: dict[int, list[str]] = {}

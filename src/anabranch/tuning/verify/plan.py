@@ -10,7 +10,7 @@ compared with the model alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from anabranch.errors import NumericsError
 from anabranch.frontend.captured import Captured
+from anabranch.frontend.effects import left_in_inputs
 from anabranch.frontend.mode_queries import of_export
 from anabranch.frontend.observe import Observed, observe
 from anabranch.ir import ops, tolerances
@@ -162,12 +163,14 @@ def unlike_model(
     random: Collection[int] = (),
     truth: Sequence[Tensor] | None = None,
     off: Sequence[Tensor | None] = (),
+    left: Mapping[str, Tensor] | None = None,
 ) -> Refused | None:
     """How what a model returns differs from what a plan gives, if it does. `allowed`: by output,
     the relative error that rounding explains; `random`: outputs whose numbers are drawn. `truth`:
     what the errors that are allowed are parts of; where it is zero, or next to that, they are no
     parts of what rounding makes of it in the model. `off`: by output, how far rounding may take its
-    elements; those whose truth is zero are held to that alone."""
+    elements; those whose truth is zero are held to that alone. `left`: by input what the model left
+    there, where it wrote to some."""
     eager = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
     tasks, signature = plan.tasks, plan.signature
     assert signature is not None
@@ -177,14 +180,19 @@ def unlike_model(
     exact = {ref.name: x for ref, x in zip(tasks.outputs, truth or (), strict=False)}
     noise = {ref.name: x for ref, x in zip(tasks.outputs, off, strict=False) if x is not None}
     names = [leaf.ref.name for leaf in signature.outputs if leaf.ref is not None]
+    told = [(f"output {i}", name) for i, name in enumerate(names)]
     drawn = {tasks.outputs[i].name for i in random}
     if len(eager) != len(names):
         return Refused(f"the graph has {len(names)} results, the model returns {len(eager)}")
-    for i, (want, name) in enumerate(zip(eager, names, strict=True)):
+    for written, ref in signature.mutations:
+        if left is not None and written in left:
+            eager.append(left[written])
+            told.append((f"what is written to the input {written}", ref.name))
+    for want, (what, name) in zip(eager, told, strict=True):
         out = values[name]
         if (out.dtype, out.shape) != (want.dtype, want.shape):
             was = f"{want.dtype}{list(want.shape)}"
-            return Refused(f"output {i} is {out.dtype}{list(out.shape)}, the model's own {was}")
+            return Refused(f"{what} is {out.dtype}{list(out.shape)}, the model's own {was}")
         if name in drawn:
             continue
         want = want.to(out.device)
@@ -195,7 +203,7 @@ def unlike_model(
         if name in exact and explained:
             explained *= tolerances.unit(exact[name]) / tolerances.unit(want)
         if not error <= EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * explained:
-            return Refused(f"output {i} differs from the model's own by {error:.2e}")
+            return Refused(f"{what} differs from the model's own by {error:.2e}")
     return None
 
 
@@ -222,13 +230,13 @@ def verify_capture(
     first = first or ReferenceRuns(captured.graph, example_of(job, captured), job.target)
     asks = seen.asks if seen is not None else ()
     try:
-        results = seen.results if seen is not None else _called(job)
-        _compare_with_model(run, captured, first, worst, results, asks)
+        call = seen if seen is not None else _called(job)
+        _compare_with_model(run, captured, job, first, worst, call, asks)
     except NumericsError:
         if not (torch.backends.mha.get_fastpath_enabled() and _may_cut_short(job.model)):
             raise
         with without_fastpath():
-            _compare_with_model(run, captured, first, worst, _called(job), asks)
+            _compare_with_model(run, captured, job, first, worst, _called(job), asks)
         job.trace.add("warning", "verify", run.plan.tasks.name, FASTPATH)
 
 
@@ -250,31 +258,33 @@ def without_fastpath() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(True)
 
 
-def _called(job: Job) -> Any:
-    """What the model returns, without short cuts. Where that takes too much memory, it is called
+def _called(job: Job) -> Observed:
+    """A call of the model, without short cuts. Where that takes too much memory, it is called
     once more, on inputs of its own, when what the first call held is gone."""
     call = partial(observe, job.model, job.args, job.kwargs, job.surroundings)
     with suppress(torch.OutOfMemoryError):
-        return call(job.target.full_precision).results
-    return call(partial(job.target.full_precision, lean=True)).results
+        return call(job.target.full_precision)
+    return call(partial(job.target.full_precision, lean=True))
 
 
 def _compare_with_model(
     run: Executable,
     captured: Captured,
+    job: Job,
     first: ReferenceRuns,
     worst: Errors,
-    results: Any,
+    seen: Observed,
     asks: Sequence[str],
 ) -> None:
     """Both may be off by what the numbers allow, and by what rounding makes of the graph: how far
     off a single number is, such as a loss that half types were summed up for, is luck. Outputs that
-    are drawn anew may be off by anything. `results`: the model's own; `asks`: what it asks of torch
-    about the call."""
+    are drawn anew may be off by anything. `seen`: a call of the model; `asks`: what it asks of
+    torch about the call."""
     example, anew = first.inputs, drawn_anew(captured.graph)
     allowed = [ok for _, ok in worst]
-    outs = _ran(run, example)
-    differs = unlike_model(run.plan, outs, example, allowed, results, anew)
+    outs, results = _ran(run, example), seen.results
+    left = left_in_inputs(captured, (job.args, job.kwargs), seen.written or {})
+    differs = unlike_model(run.plan, outs, example, allowed, results, anew, left=left)
     if not differs:
         return
     try:
@@ -283,14 +293,18 @@ def _compare_with_model(
     except (RuntimeError, IndexError, ValueError) as failed:  # too large for memory, say
         raise _unlike(str(differs), asks) from failed
     judged = run.plan, outs, example, allowed, results, anew, first.truth
-    if (differs := unlike_model(*judged)) and (differs := unlike_model(*judged, first.off)):
+    if not unlike_model(*judged, left=left):
+        return
+    if differs := unlike_model(*judged, first.off, left):
         raise _unlike(str(differs), asks)
 
 
 def returned_outputs(plan: Plan) -> set[int]:
-    """The outputs, by position, that a call returns. A training step has hundreds more: states."""
+    """The outputs, by position, that a call returns or leaves in inputs. A training step has
+    hundreds more: states."""
     assert plan.signature is not None
     names = {leaf.ref.name for leaf in plan.signature.outputs if leaf.ref is not None}
+    names.update(ref.name for _, ref in plan.signature.mutations)
     return {i for i, ref in enumerate(plan.tasks.outputs) if ref.name in names}
 
 
