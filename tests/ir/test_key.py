@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 import torch
 
@@ -65,10 +67,22 @@ def test_digests_name_the_content() -> None:
     assert digest_tensor(a) != digest_tensor(a + 1)
     assert digest_tensor(a) != digest_tensor(a.reshape(3, 2))
     assert digest_tensor(torch.empty(0)) != digest_tensor(torch.empty(0, dtype=torch.half))
+    right = hashlib.sha256(b"torch.float32(2, 3)" + a.numpy().tobytes()).hexdigest()[:32]
+    assert digest_tensor(a) == right
     assert digest_tensor(a.to(torch.bfloat16)) == digest_tensor(a.to(torch.bfloat16))
     long = (0, 4, SMALL_BYTES)  # nothing, what is digested at once, and what a thread is given
     many = [torch.full((size % 2 + 1, long[size % 3]), size) for size in range(4 * THREADS)]
     assert digest_tensors(iter(many)) == [digest_tensor(one) for one in many]
+
+
+def test_memory_of_a_tensor_that_was_digested_can_be_resized() -> None:
+    tensors = [torch.ones(4), torch.ones(1 << 15)]
+    digest_tensor(tensors[0])
+    digest_tensors(tensors)
+    for tensor in tensors:
+        size = 2 * tensor.numel()
+        assert tensor.untyped_storage().resizable()
+        assert tensor.resize_(size).numel() == size
 
 
 def test_bytes_that_are_copied_together_are_each_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
