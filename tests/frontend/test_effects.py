@@ -4,6 +4,7 @@ containers among its inputs is told."""
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -155,3 +156,54 @@ def test_what_is_written_to_by_name_is_put_back(buffer: bool) -> None:
     with nullcontext() if buffer else pytest.raises(CaptureError, match="the model writes to"):
         anabranch.compile(model, (inputs(),), **NOWHERE)
     assert torch.equal(model.held, torch.zeros(3, 2))
+
+
+class Resizes(nn.Module):
+    """Its table, in forward, as a call says."""
+
+    table: Tensor
+
+    def __init__(self, resize: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.resize = resize
+        self.register_buffer("table", torch.ones(4, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.resize(self.table)
+        self.table.fill_(2)
+        y: Tensor = x + self.table.sum()
+        return y
+
+
+RESIZES: dict[str, Callable[[Tensor], Any]] = {
+    "longer": lambda table: table.resize_(8, 2),
+    "shorter": lambda table: table.resize_(3, 2),
+    "another shape": lambda table: table.resize_(2, 4),
+    "as another": lambda table: table.resize_as_(torch.ones(30, 40)),
+    "other memory": lambda table: table.set_(torch.ones(9)),  # type: ignore[call-overload] # a tensor, too
+    "transposed": lambda table: table.t_(),
+}
+
+
+@pytest.mark.parametrize("how", RESIZES)
+def test_a_model_that_resizes_its_buffer_is_refused_and_keeps_it(how: str) -> None:
+    model = Resizes(RESIZES[how]).eval()
+    table, memory = model.table, model.table.untyped_storage()._cdata
+    with pytest.raises(CaptureError, match="gives its tensor table another shape"):
+        anabranch.compile(model, (inputs(),), **NOWHERE)
+    assert model.table is table and table.untyped_storage()._cdata == memory
+    assert torch.equal(table, torch.ones(4, 2)) and table.is_contiguous()
+    assert table.untyped_storage().nbytes() == table.nbytes
+
+
+def test_a_buffer_that_gets_its_own_size_back_is_as_it_was() -> None:
+    def there_and_back(table: Tensor) -> None:
+        table.resize_(400, 2)
+        table.resize_(4, 2)
+
+    model = Resizes(there_and_back).eval()
+    with pytest.warns(UserWarning, match=r"forward changes table\.data"):
+        fast = anabranch.compile(model, (inputs(),), **NOWHERE)
+    assert torch.equal(model.table, torch.ones(4, 2))
+    assert model.table.untyped_storage().nbytes() == model.table.nbytes
+    torch.testing.assert_close(fast(inputs()), inputs() + 16)

@@ -221,9 +221,11 @@ def _seen(
         seen = call(notes=Notes(watch=True))
     except torch.OutOfMemoryError:
         return None
-    except Exception:
+    except Exception as failed:
         if calling.fake or trace is None:
             return None
+        if isinstance(failed, CaptureError):
+            raise
         try:
             seen = call(notes=Notes(operators=False))  # it may be the list that it does not bear
         except torch.OutOfMemoryError:

@@ -35,7 +35,8 @@ def read(tensor: Tensor) -> _Held:
     if tensor.layout is not torch.strided:
         return None, None, tensor.requires_grad, told
     memory = tensor.untyped_storage()
-    form = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+    place = tensor.data_ptr(), tensor.storage_offset(), memory.nbytes()
+    form = place, tensor.shape, tensor.stride(), tensor.dtype
     return memory, form, tensor.requires_grad, told
 
 
@@ -79,9 +80,10 @@ def put_back(tensor: Tensor, was: _Held) -> None:
     """Make the tensor again what it was."""
     memory, form, needs_grad, told = was
     if form is not None and read(tensor)[1] != form:
-        start, shape, strides, dtype = form
+        (_, offset, size), shape, strides, dtype = form
+        if memory.nbytes() != size:  # by `resize_`, which moves it
+            memory.resize_(size)
         whole: Any = torch.empty(0, dtype=dtype, device=memory.device)
-        offset = (start - memory.data_ptr()) // dtype.itemsize
         tensor.data = whole.set_(memory, offset, shape, strides)
     if tensor.is_leaf and tensor.requires_grad != needs_grad:
         tensor.requires_grad_(needs_grad)

@@ -157,6 +157,7 @@ def _observed(
             recorder = CallRecorder(weights, tensors.values(), numbers, fake)
             drawn, was = _drawn(), {name: held_tensors.read(t) for name, t in tensors.items()}
             layouts = {name: _layout_of(tensor) for name, tensor in tensors.items()}
+            held = {name: _form_of(tensor) for name, tensor in weights.items()}
             turns = switches()
             listed = recorder if notes.operators else nullcontext()
             asking = notes.asking
@@ -165,7 +166,9 @@ def _observed(
             with listening, listed, heard as recorder.listener:
                 results = model(*args, **kwargs)
             for name, tensor in tensors.items():
-                _check_same_layout(name, layouts[name], _layout_of(tensor))
+                _check_same_layout(f"input {name}", layouts[name], _layout_of(tensor))
+            for name, tensor in weights.items():
+                _check_same_layout(f"tensor {name}", held[name], _form_of(tensor))
             reads += _differs(drawn, _drawn())
             switched = turned(turns)
             digest = recorder.digest(results) if notes.operators else None
@@ -215,12 +218,20 @@ def _layout_of(tensor: Tensor) -> tuple[Any, ...] | None:
     return tuple(tensor.shape), tensor.stride(), tensor.untyped_storage()._cdata
 
 
+def _form_of(tensor: Tensor) -> tuple[Any, ...] | None:
+    """The shape and strides of a tensor that a model holds; None where it has none. Memory that it
+    gives one by `data` is the affair of what the model is captured by."""
+    usual = type(tensor) in held_tensors.PLAIN_CLASSES and tensor.layout is torch.strided
+    return (tuple(tensor.shape), tensor.stride()) if usual else None
+
+
 def _check_same_layout(name: str, was: Any, now: Any) -> None:
-    """CaptureError where the model gave an input another shape or memory."""
+    """CaptureError where the model gave an input, or a tensor that it holds, another shape or
+    memory."""
     if now != was:
         raise CaptureError(
-            f"the model gives its input {name} another shape, other strides or other memory",
-            "what a plan writes to an input are numbers, in the place and shape that it has",
+            f"the model gives its {name} another shape, other strides or other memory",
+            "what a plan writes to a tensor are numbers, in the place and shape that it has",
             "use what makes a new tensor (x.t(), x.unsqueeze(0)) in the place of what changes x "
             "(x.t_(), x.unsqueeze_(0), x.resize_(...), x.set_(...), x.data = ...)",
         )

@@ -180,6 +180,9 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Give tensors that the model holds, and wrote to, the content that they had."""
         with _disable_current_modes(), torch.no_grad():
             for whole, copy in self._saved.values():
+                memory = whole.untyped_storage()
+                if memory.nbytes() != copy.nbytes:  # by `resize_`
+                    memory.resize_(copy.nbytes)
                 whole.copy_(copy)
 
     def of_its_own(self, results: Any) -> Any:
