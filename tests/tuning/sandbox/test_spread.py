@@ -307,6 +307,11 @@ def test_what_is_left_at_the_end_is_timed_precisely_by_workers_by_our_clock(
     with forks(1) as pool:  # one that cannot time some of them
         assert costs(pool) == alone
     assert {name for name in timed_here if name.startswith("takes 9")}
+    timed_here.clear()
+    monkeypatch.setattr(SpreadTrials, "compiled", lambda self, trace, until: False)
+    with forks(2) as pool:  # which still compile for later
+        assert costs(pool) == alone
+    assert len(timed_here) == finalists
 
 
 def test_winners_are_compiled_in_all_modes_of_launch_the_usual_one_first(

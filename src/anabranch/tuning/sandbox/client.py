@@ -158,12 +158,18 @@ class SandboxClient:
 
     def _run(self, left: dict[str, Task], step: Step) -> None:
         """Learn of all tasks, of many of them by others, where there are some."""
-        others = self._sandbox.others
-        # Who compiles for later would keep these waiting, and waits for who takes what it has.
-        idle = others is not None and others.compiled(self._trace, Deadline.after(0.0))
-        if others is not None and idle and len(left) >= others.least and not self._until.over():
+        others = self._idle_others()
+        if others is not None and len(left) >= others.least:
             self._run_elsewhere(others, left, step)
         self._run_here(left, step)
+
+    def _idle_others(self) -> OtherSandboxes | None:
+        """Others that can begin now, while there is time. Who compiles for later would keep these
+        waiting, and waits for who takes what it has."""
+        others = self._sandbox.others
+        if others is None or self._until.over():
+            return None
+        return others if others.compiled(self._trace, Deadline.after(0.0)) else None
 
     def _run_elsewhere(self, others: OtherSandboxes, left: dict[str, Task], step: Step) -> None:
         """Learn what others say; what they do not say stays in `left`. The references are tried
@@ -205,8 +211,8 @@ class SandboxClient:
     def _time_elsewhere(self, tasks: Sequence[Task], clock: SharedClock) -> None:
         """Have `clock` know most of these, by others, if there are some; not of tasks that may not
         read drawn numbers: others have no values of the example."""
-        others = self._sandbox.others
-        if others is None or self._target.spec.simulated or self._until.over():
+        others = None if self._target.spec.simulated else self._idle_others()
+        if others is None:
             return
         asked = [t for t in clock.unknown(tasks) if not delicate([t.body], t.reads)]
         try:
