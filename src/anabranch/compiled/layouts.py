@@ -12,22 +12,19 @@ captured graph any more: it says once that strides may differ. Numbers are the s
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from anabranch.compiled.entry import Entry
 from anabranch.ir import ops
-from anabranch.ir.graph import Graph, Node, Ref, types
+from anabranch.ir.graph import Graph, types
+from anabranch.ir.relayout import Strides, types_for
 from anabranch.ir.task import value_types
 from anabranch.ir.types import TensorType
 
-Strides = tuple[int, ...]
 Relaid = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
-VIEW, RESHAPE = "aten.view.default", "aten.reshape.default"
-CLONE, VIEW_OF_COPY = "aten.clone.default", "aten._unsafe_view.default"
-"""The operator that a reshape is captured as where the example lay so that it copied."""
 MOST_LAYOUTS = 64
 """Ways in which inputs lie that are remembered; more are looked at each time."""
 OTHERWISE = (
@@ -88,34 +85,11 @@ def relaid(entry: Entry) -> Relaid | None:
 def model_strides(graph: Graph, input_strides: Sequence[Strides]) -> list[Strides | None] | None:
     """The strides of the graph's outputs for inputs with these strides, None for an output that has
     those that it has for the example's; None where they cannot be inferred."""
-    own, table = types(graph), types(graph)
-    copies = {node.name: node.uses[0] for node in graph.nodes if node.op == CLONE}
-    for value, strides in zip(graph.call_inputs, input_strides, strict=True):
-        table[value.name] = TensorType(value.type.shape, value.type.dtype, strides)
-    try:
-        for node in graph.nodes:
-            copied = copies.get(node.uses[0]) if node.op == VIEW_OF_COPY else None
-            if any(table[name] != own[name] for name in (*node.uses, copied) if name is not None):
-                table.update(zip(node.results, _inferred(node, table, copied), strict=True))
-    except (RuntimeError, ValueError, TypeError, NotImplementedError):  # whatever torch says
+    own, table = types(graph), types_for(graph, input_strides)
+    if table is None:
         return None
     pairs = ((own[ref.name], table[ref.name]) for ref in graph.outputs)
     return [None if ops.same_layout(old, new) else new.strides for old, new in pairs]
-
-
-def _inferred(
-    node: Node, table: Mapping[str, TensorType], copied: str | None
-) -> Sequence[TensorType]:
-    """The types of its results. A view of what lies otherwise is a copy, as a reshape makes one;
-    and what was a view of a copy (of `copied`) may be none of a copy."""
-    if copied is not None:
-        return ops.infer(RESHAPE, (Ref(copied), *node.args[1:]), node.kwargs, table)
-    try:
-        return ops.infer(node.op, node.args, node.kwargs, table)
-    except RuntimeError:
-        if node.op != VIEW:
-            raise
-    return ops.infer(RESHAPE, node.args, node.kwargs, table)
 
 
 def _wide(type: TensorType) -> bool:

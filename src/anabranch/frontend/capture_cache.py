@@ -36,6 +36,7 @@ from anabranch.frontend.input_queries import (
     answered,
     has_containers,
 )
+from anabranch.frontend.layout_aliases import LAYOUTS
 from anabranch.frontend.mode_queries import (
     DEFAULT_DEVICE,
     MAKES,
@@ -182,7 +183,7 @@ def _with_answers(
         exported = apart((args, dict(kwargs)))
         asked = answered(captured, (args, kwargs), exported, seen.questions)
     covered = {(guard.leaf, guard.what) for guard in asked}
-    lie = [guard for guard in signature.asked if guard.what == "layout"]  # writes need that
+    lie = [guard for guard in signature.asked if guard.what in LAYOUTS]
     asked += tuple(guard for guard in lie if (guard.leaf, guard.what) not in covered)
     ambient = relied_on(signature.ambient, seen.asks, under)
     signature = replace(signature, ambient=ambient, asked=asked)

@@ -42,7 +42,7 @@ from anabranch.frontend.export_patches import (
     quiet,
 )
 from anabranch.frontend.idle_dropout import IdleDropout
-from anabranch.frontend.layout_aliases import layout_guards, written_by_strides
+from anabranch.frontend.layout_aliases import drawing_guards, layout_guards, written_by_strides
 from anabranch.frontend.memory import near
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING
@@ -354,15 +354,18 @@ def _translate(
     in_tree, out_tree = program.call_spec.in_spec, program.call_spec.out_spec
     assert in_tree is not None and out_tree is not None
     in_tree = of_shapes(in_tree)
+    whole = translation.finish(name, [leaf.ref for leaf in outputs if leaf.ref is not None])
+    placed = translation.placed(leaves)
     return Captured(
-        translation.finish(name, [leaf.ref for leaf in outputs if leaf.ref is not None]),
+        whole,
         Signature(
             tree_text(in_tree),
-            translation.placed(leaves),
+            placed,
             tree_text(out_tree),
             tuple(outputs),
             tuple(translation.mutations),
             under.ambient(device, translation.by_default),
+            asked=drawing_guards(whole, placed, translation.filled),
             checks=translation.checks,
         ),
         tuple(translation.sources),

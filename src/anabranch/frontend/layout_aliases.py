@@ -12,7 +12,7 @@ layouts are refused.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import fx
@@ -21,11 +21,13 @@ from torch.export.graph_signature import InputKind
 
 from anabranch.frontend.contiguous_calls import asked_format
 from anabranch.frontend.source import origin
-from anabranch.ir.graph import Input
-from anabranch.ir.input_guards import InputGuard, answer_of
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph, Input, Node
+from anabranch.ir.input_guards import InputGuard, What, answer_of
 from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf
-from anabranch.ir.types import meta
+from anabranch.ir.relayout import types_for
+from anabranch.ir.types import TensorType, meta
 
 BY_STRIDES = frozenset(
     f"aten.{name}" for name in ("reshape", "reshape_as", "flatten", "ravel", "_reshape_alias")
@@ -35,17 +37,58 @@ AT_LEAST = 2
 """Axes longer than one, with which a tensor may lie in several ways."""
 
 
+LAYOUTS: tuple[What, What] = ("layout", "order")
+"""What is asked of inputs here."""
+
+
 def layout_guards(
-    inputs: Sequence[Input], leaves: Sequence[Leaf], line: str
+    inputs: Sequence[Input], leaves: Sequence[Leaf], line: str, what: What = "layout"
 ) -> tuple[InputGuard, ...]:
     """How the inputs of a graph must lie: as the example's did. `line`: of the write that asks."""
-    types = {value.name: value.type for value in inputs}
-    guards = []
-    for place, leaf in enumerate(leaves):
-        type = types.get(leaf.ref.name) if leaf.ref is not None else None
-        if type is not None and sum(size > 1 for size in type.shape) >= AT_LEAST:
-            guards.append(InputGuard(place, "layout", answer_of("layout", meta(type)), line))
+    types = {value.name: value.type for value in inputs if _turned(value.type) is not None}
+    return tuple(
+        InputGuard(place, what, answer_of(what, meta(types[leaf.ref.name])), line)
+        for place, leaf in enumerate(leaves)
+        if leaf.ref is not None and leaf.ref.name in types
+    )
+
+
+def drawing_guards(
+    graph: Graph, leaves: Sequence[Leaf], filled: Mapping[str, Node]
+) -> tuple[InputGuard, ...]:
+    """How inputs must lie of which an operator draws random numbers in the order of memory: as the
+    example's did, for else a seed would give an element the number of another. `filled`: of
+    constants, the calls that have them lie as a value does."""
+    drawing = [node for node in graph.nodes if ops.draws(node) and node.uses]
+    guards = list[InputGuard]()
+    for value in graph.call_inputs if drawing else ():
+        turned = _turned(value.type)
+        if turned is None:
+            continue
+        lie = [turned if other is value else other.type.strides for other in graph.call_inputs]
+        table = types_for(graph, lie)
+        for node in drawing:
+            read = [node, *(filled[name] for name in node.uses if name in filled)]
+            if table is None or any(_lies_otherwise(each, table) for each in read):
+                guards += layout_guards([value], leaves, node.origin, "order")
+                break
     return tuple(guards)
+
+
+def _lies_otherwise(node: Node, table: Mapping[str, TensorType]) -> bool:
+    return ops.infer(node.op, node.args, node.kwargs, table)[0].strides != node.types[0].strides
+
+
+def _turned(type: TensorType) -> tuple[int, ...] | None:
+    """The strides of the tensor with its axes the other way round in memory; None where it has not
+    several axes longer than one, and lies in one way."""
+    if sum(size > 1 for size in type.shape) < AT_LEAST:
+        return None
+    order = sorted(range(len(type.shape)), key=lambda axis: -type.strides[axis])
+    strides, step = [0] * len(type.shape), 1
+    for axis in order:
+        strides[axis], step = step, step * max(type.shape[axis], 1)
+    return tuple(strides)
 
 
 def written_by_strides(program: ExportedProgram) -> str | None:

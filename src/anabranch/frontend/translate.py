@@ -74,6 +74,8 @@ class Translation:
         self.mutations: list[tuple[str, Ref]] = []
         self.after: dict[str, Ref] = {}
         """By the name of each state its value after a call."""
+        self.filled = dict[str, Node]()
+        """By constant of one number the call that it was, where it lay as a value does."""
         self._draws = set[str]()
         self._states: list[tuple[Input, str, torch.Tensor]] = []
         self.sources: list[tuple[str, str]] = []
@@ -250,6 +252,8 @@ class Translation:
         if op == "aten.empty_like.default":  # where not contiguous it stays an operator
             op = "aten.zeros_like.default"
         if op in FILLS and types[0].contiguous:
+            if op.endswith("_like.default") and isinstance(args[0], Ref):
+                self.filled[node.name] = Node(node.name, op, args, kwargs, types)
             number = args[-1] if FILLS[op] is None else FILLS[op]
             op, args, kwargs = _FULL, (types[0].shape, number), (("dtype", types[0].dtype),)
         if undeclared(self._default, args, kwargs, types, self.types):

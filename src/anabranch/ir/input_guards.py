@@ -21,6 +21,7 @@ from anabranch.ir.refused import Refused
 What = Literal[
     "stride",
     "layout",
+    "order",
     "is_contiguous",
     "storage_offset",
     "requires_grad",
@@ -51,6 +52,13 @@ def _layout(tensor: Tensor) -> tuple[int, ...]:
     return tuple(stride if size != 1 else 0 for size, stride in sides)
 
 
+def _order(tensor: Tensor) -> tuple[int, ...]:
+    """Its axes, but for those with one index, from the longest stride to the shortest."""
+    strides = tensor.stride()
+    wide = (axis for axis, size in enumerate(tensor.shape) if size != 1)
+    return tuple(sorted(wide, key=lambda axis: -strides[axis]))
+
+
 def _class(tensor: Tensor) -> str:
     return tensor.__class__.__name__
 
@@ -58,6 +66,7 @@ def _class(tensor: Tensor) -> str:
 ANSWERS: Mapping[What, Callable[[Tensor], object]] = {
     "stride": lambda tensor: tuple(tensor.stride()),
     "layout": _layout,
+    "order": _order,
     "is_contiguous": lambda tensor: tensor.is_contiguous(),
     "storage_offset": lambda tensor: tensor.storage_offset(),
     "requires_grad": lambda tensor: tensor.requires_grad,
@@ -72,6 +81,7 @@ ANSWERS: Mapping[What, Callable[[Tensor], object]] = {
 TOLD: Mapping[What, str] = {
     "stride": "{}.stride() is",
     "layout": "the strides of {}, without those of size 1, are",
+    "order": "the axes of {}, from the longest stride to the shortest, are",
     "is_contiguous": "{}.is_contiguous() is",
     "storage_offset": "{}.storage_offset() is",
     "requires_grad": "{}.requires_grad is",
@@ -84,6 +94,8 @@ TOLD: Mapping[What, str] = {
     "attributes": "the user's attributes of {} are",
 }
 """The beginning of a sentence that the answer ends, around what a person calls the tensor."""
+
+DRAWN = "in this order random numbers are drawn"
 
 
 def answer_of(what: What, tensor: Tensor) -> str:
@@ -98,9 +110,8 @@ def why_broken(asked: InputGuard, tensor: Tensor, path: str) -> Refused | None:
     if now == asked.answer:
         return None
     at = f" at {asked.where}" if asked.where else ""
-    return Refused(
-        f"{TOLD[asked.what].format(path)} {now}, compiled for {asked.answer}: it is asked{at}"
-    )
+    why = DRAWN if asked.what == "order" else "it is asked"
+    return Refused(f"{TOLD[asked.what].format(path)} {now}, compiled for {asked.answer}: {why}{at}")
 
 
 def guards_hold(

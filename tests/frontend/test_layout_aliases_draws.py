@@ -1,0 +1,68 @@
+"""Random numbers that are drawn in the order of an input's memory: a seed gives those of eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import anabranch
+from anabranch.errors import InputError
+
+OPTIONS: dict[str, Any] = {"target": "cpu", "effort": "fast", "cache_dir": None}
+DRAWN = "the axes of x, .*: in this order random numbers are drawn"
+
+
+def like_an_input(x: Tensor) -> Tensor:
+    return x + torch.rand_like(x)
+
+
+def like_a_value(x: Tensor) -> Tensor:
+    return torch.randint_like(x.relu() + torch.ones(6), 100)
+
+
+def in_place(x: Tensor) -> Tensor:
+    return (x * 2).uniform_()
+
+
+def into_new_memory(x: Tensor) -> Tensor:
+    return x * torch.empty_like(x).normal_()
+
+
+def of_rows(x: Tensor) -> Tensor:
+    """Lies in one row, however its operand lies."""
+    return torch.rand_like(x @ torch.ones(6, 6)) + torch.rand(4, 6) + torch.bernoulli(x.sigmoid())
+
+
+def seeded(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    torch.manual_seed(3)
+    return model(x)
+
+
+def turned(x: Tensor) -> Tensor:
+    return x.t().contiguous().t()
+
+
+@pytest.mark.parametrize("model", [like_an_input, like_a_value, in_place, into_new_memory])
+def test_a_call_is_refused_whose_numbers_would_be_drawn_in_another_order(
+    model: Callable[[Tensor], Tensor],
+) -> None:
+    x = torch.randn(4, 6)
+    fast = anabranch.compile(model, (x,), **OPTIONS)
+    torch.testing.assert_close(seeded(fast, x), seeded(model, x))
+    apart = torch.randn(5, 12)[1:, ::2]  # otherwise, but in the same order
+    torch.testing.assert_close(seeded(fast, apart), seeded(model, apart))
+    with pytest.raises(InputError, match=DRAWN):
+        fast(turned(x))
+    fast.add((turned(x),))
+    for other in (turned(x), x):
+        torch.testing.assert_close(seeded(fast, other), seeded(model, other))
+
+
+def test_other_orders_are_taken_where_numbers_are_drawn_in_one() -> None:
+    x = torch.randn(4, 6)
+    fast = anabranch.compile(of_rows, (x,), **OPTIONS)
+    torch.testing.assert_close(seeded(fast, turned(x)), seeded(of_rows, x))
