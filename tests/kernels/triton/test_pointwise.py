@@ -92,6 +92,8 @@ CALLS: dict[str, tuple[object, ...]] = {
     "aten.addcmul.default": (SMALL, torch.randn(6, 7), torch.randn(7), {"value": 0.5}),
     "aten.lerp.Scalar": (SMALL, torch.randn(5, 6, 7), 0.25),
     "aten.threshold.default": (SMALL, 0.3, -7.0),
+    "aten.softshrink.default": (WIDE, 0.5),
+    "aten.hardshrink.default": (WIDE, 0.5),
     **{f"aten.{op}_backward.default": (GRAD, WIDE, *more) for op, more in SLOPES.items()},
     "aten.elu_backward.default": (GRAD, 0.7, 1.5, 0.5, False, WIDE),
     "aten._prelu_kernel_backward.default": (GRAD, WIDE, torch.randn(1, 1, 7)),
@@ -126,6 +128,22 @@ def test_gradients_of_an_activation_by_its_result(result: bool) -> None:
     check(graph, variants(graph, gpu(132)), tensors)
     graph, tensors = body("aten.gelu_backward.default", (GRAD, WIDE))
     check(graph, variants(graph, gpu(132)), tensors)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("op", ["softshrink", "hardshrink"])
+def test_what_is_shrunk_to_nothing_is_a_positive_zero(op: str, dtype: torch.dtype) -> None:
+    x = torch.tensor([-0.0, 0.0, -0.1, 0.1, -0.3, 0.3, -1.0, 1.0, float("nan"), -float("inf")])
+    x = x.to(dtype)
+    size = torch.tensor(0.3, dtype=dtype)  # as ATen holds it
+    right = x - x.sign() * size if op == "softshrink" else x
+    right = torch.where(x.abs() <= size, torch.zeros_like(x), right)
+    graph, _ = body(f"aten.{op}.default", (x, 0.3))
+    (value,), (result,) = graph.inputs, graph.outputs
+    for variant in variants(graph, gpu(132)):
+        ours = run(program(graph, variant), {value.name: x}, {result.name: value.type})[result.name]
+        torch.testing.assert_close(ours, right, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(ours[:8].signbit(), right[:8].signbit())
 
 
 @pytest.mark.parametrize("op", CALLS)

@@ -105,6 +105,20 @@ def _threshold(of: Operands) -> Expr:
     return arith("where", arith("le", of["self"], of["threshold"]), of["value"], of["self"])
 
 
+def _softshrink(of: Operands) -> Expr:
+    """Zeros are positive, as those of eager on GPUs."""
+    x, size = of["self"], of["lambd"]
+    low = arith("where", arith("lt", x, arith("neg", size)), arith("add", x, size), 0.0)
+    shrunk = arith("where", arith("gt", x, size), arith("sub", x, size), low)
+    return arith("where", arith("ne", x, x), x, shrunk)
+
+
+def _hardshrink(of: Operands) -> Expr:
+    x, size = of["self"], of["lambd"]
+    inside = arith("and", arith("ge", x, arith("neg", size)), arith("le", x, size))
+    return arith("where", inside, 0.0, x)
+
+
 def _prelu(of: Operands) -> Expr:
     x = of["self"]
     return arith("where", arith("gt", x, 0), x, arith("mul", x, of["weight"]))
@@ -117,5 +131,6 @@ ACTIVATIONS: dict[str, Formula] = {
     **{"silu": _sigmoid_linear, "hardsigmoid": _gate, "hardswish": _hardswish, "gelu": _gelu},
     **{"elu": _elu, "celu": _celu, "selu": _selu, "_prelu_kernel": _prelu},
     **{"softplus": _softplus, "mish": _mish, "tanh": lambda of: tanh(of["self"])},
+    **{"softshrink": _softshrink, "hardshrink": _hardshrink},
     **{"log_sigmoid": _log_sigmoid, "log_sigmoid_forward": _log_sigmoid},
 }

@@ -107,7 +107,10 @@ Lowering = Callable[[LoweringCall], tuple[At, ...]]
 
 ROUNDED: dict[torch.dtype, str] = {torch.float16: "as_f16", torch.bfloat16: "as_bf16"}
 """The operation that rounds to a half type, and goes on in fp32."""
-HELD_AS_OPERAND = frozenset({"aten.remainder", "aten.fmod", "aten.xlogy", "aten.special_xlogy"})
+HELD_AS_OPERAND = frozenset(
+    f"aten.{name}"
+    for name in ("remainder", "fmod", "xlogy", "special_xlogy", "softshrink", "hardshrink")
+)
 """Where, as where it compares, ATen holds a number beside half tensors in their type; elsewhere in
 the type that it computes in."""
 
