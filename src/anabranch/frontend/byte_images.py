@@ -1,9 +1,9 @@
 """Images of bytes are interpolated by ATen's kernel in a trace, too.
 
 ATen weighs bytes in whole numbers. What torch takes `upsample_bilinear2d` and its like apart into
-weighs them in floats and rounds: one pixel in a hundred is off by one. `keep_byte_images` leaves
-these operators whole where they are given integers, for every trace of this process; floating
-images are taken apart as before.
+weighs them in floats and rounds: one pixel in a hundred is off by one. While we trace
+(`frontend.trace_kernels`) these operators stay whole where they are given integers; floating images
+are taken apart as torch has it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ INTERPOLATIONS = tuple(
 COMPOSITE = DispatchKey.CompositeImplicitAutograd
 
 
-def keep_byte_images() -> None:
-    """Have torch take these operators apart for floating images alone."""
-    for operator in INTERPOLATIONS:
-        for key in (DispatchKey.Autograd, COMPOSITE):
-            if (function := operator.py_kernels.get(key)) is not None:
-                operator.py_kernels[key] = _for_floats(operator, function)
-                operator._dispatch_cache.clear()
+def byte_image_kernels() -> dict[Any, dict[DispatchKey, Callable[..., Any]]]:
+    """By operator the kernels in Python that take it apart for floating images alone."""
+    return {
+        operator: {
+            key: _for_floats(operator, function)
+            for key, function in operator.py_kernels.items()
+            if key in (DispatchKey.Autograd, COMPOSITE)
+        }
+        for operator in INTERPOLATIONS
+    }
 
 
 def _for_floats(operator: Any, function: Callable[..., Any]) -> Callable[..., Any]:

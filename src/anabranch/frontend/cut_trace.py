@@ -67,6 +67,7 @@ from anabranch.frontend.source import raised_at, running_at
 from anabranch.frontend.state import state_place, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral
 from anabranch.frontend.tensor_places import PlacesByOperators
+from anabranch.frontend.trace_kernels import own_kernels
 
 aten = torch.ops.aten
 SYMBOLIC: Any = torch.fx.experimental._config
@@ -189,6 +190,7 @@ class _SymbolicTrace:
         with (
             self.fake,
             torch.no_grad(),
+            own_kernels(),
             enable_python_dispatcher(),
             # A size that nobody has looked at is not taken for 0 or 1.
             SYMBOLIC.patch(backed_size_oblivious=True),

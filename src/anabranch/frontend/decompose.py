@@ -28,6 +28,7 @@ from torch.export.graph_signature import (
 
 from anabranch.frontend.functional_calls import call_forms
 from anabranch.frontend.operators import decompositions
+from anabranch.frontend.trace_kernels import own_kernels
 
 DecompositionTable = dict[Any, Callable[..., Any]]
 
@@ -44,6 +45,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     _untie(program)
     _fit_copies(program.graph)
     with (
+        own_kernels(),
         _few_prepared(program),
         _new_values_apart(),
         torch._inductor.config.patch(fallback_random=True),  # draws that nobody reads stay

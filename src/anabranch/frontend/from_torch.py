@@ -51,6 +51,7 @@ from anabranch.frontend.source import origin
 from anabranch.frontend.state import attribute, state_place, unkept, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
 from anabranch.frontend.tensor_places import PlacesByOperators
+from anabranch.frontend.trace_kernels import own_kernels
 from anabranch.frontend.traced import takes_gradients, traced
 from anabranch.frontend.translate import Translation
 from anabranch.ir.graph import Graph, Ref
@@ -182,6 +183,7 @@ def _exported(
         brief(),
         agreed,
         shapes_kept(),
+        own_kernels(),
         unchanged(_own(module), args, kwargs) as state,
         as_in_eager(),
         attention_by_operators(),
@@ -217,6 +219,7 @@ def _below(
             brief(),
             precision(tf32=False),
             shapes_kept(),
+            own_kernels(),
             unchanged(_own(module), args, kwargs),
             as_in_eager(),
             attention_by_operators(),

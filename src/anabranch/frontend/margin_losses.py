@@ -2,12 +2,13 @@
 
 Of `multilabel_margin_loss` it counts margins of class 0 once for each label that is left out (the
 first -1 of a row and all behind it). Of one sample without a batch both losses have an axis that
-eager's have not, where nothing is reduced. `mend_margin_losses` puts these functions in the place
-of torch's, for every trace of this process.
+eager's have not, where nothing is reduced. These functions stand in the place of torch's while we
+trace (`frontend.trace_kernels`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,12 +60,8 @@ def multi_margin_loss(
 _TORCHS: Any = decomposition_table[aten.multi_margin_loss.default]
 
 
-def mend_margin_losses() -> None:
-    """Have torch take both apart as above."""
-    operators: tuple[tuple[Any, Any], ...] = (
-        (aten.multilabel_margin_loss_forward.default, multilabel_margin_loss),
-        (aten.multi_margin_loss.default, multi_margin_loss),
-    )
-    for operator, function in operators:
-        operator.py_kernels[DispatchKey.Autograd] = function
-        operator._dispatch_cache.clear()
+MARGIN_LOSSES: dict[Any, dict[DispatchKey, Callable[..., Any]]] = {
+    aten.multilabel_margin_loss_forward.default: {DispatchKey.Autograd: multilabel_margin_loss},
+    aten.multi_margin_loss.default: {DispatchKey.Autograd: multi_margin_loss},
+}
+"""By operator the kernel in Python that takes it apart."""

@@ -25,11 +25,7 @@ from torch import fx
 from torch._C import DispatchKey
 from torch._decomp import get_decompositions
 
-from anabranch.frontend.byte_images import keep_byte_images
-from anabranch.frontend.margin_losses import mend_margin_losses
-
-mend_margin_losses()
-keep_byte_images()
+from anabranch.frontend.trace_kernels import own_kernels
 
 NOT_DECOMPOSED = frozenset(
     {
@@ -143,10 +139,11 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table for `ExportedProgram.run_decompositions`: every composite but those of
     NOT_DECOMPOSED, and normalisation by the batch's own statistics, which is the same in every
     mode."""
-    table: Mapping[Any, Callable[..., Any]] = torch.export.default_decompositions()
-    return get_decompositions([NORM_OF_BATCH]) | {
-        op: replacement
-        for op, replacement in table.items()
-        if op.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
-        and op._schema.name.partition("::")[2] not in NOT_DECOMPOSED
-    }
+    with own_kernels():
+        table: Mapping[Any, Callable[..., Any]] = torch.export.default_decompositions()
+        return get_decompositions([NORM_OF_BATCH]) | {
+            op: replacement
+            for op, replacement in table.items()
+            if op.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
+            and op._schema.name.partition("::")[2] not in NOT_DECOMPOSED
+        }

@@ -36,6 +36,7 @@ from anabranch.frontend.recorder import CallRecorder
 from anabranch.frontend.shared_weights import hides_shared
 from anabranch.frontend.state import named
 from anabranch.frontend.surroundings import Surroundings
+from anabranch.frontend.trace_kernels import own_kernels
 from anabranch.frontend.training import EagerStep, Held, Training, roles
 from anabranch.frontend.training_capture import capture_training
 from anabranch.frontend.training_run import (
@@ -211,7 +212,7 @@ def _list_once(asked: StepRequest) -> tuple[str | None, SeenStep]:
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
     fakes: Sequence[Tensor] = [mode.from_tensor(tensor) for tensor in call.flat(held)]
     recorder = CallRecorder({}, fakes, fake=True)
-    with enable_python_dispatcher(), mode, recorder:
+    with own_kernels(), enable_python_dispatcher(), mode, recorder:
         seen = run_on(
             *(training, held, call, fakes, asked.under, asked.ends),
             lambda random: _ListedDraws(random, recorder),

@@ -41,6 +41,7 @@ from anabranch.frontend.observe import unchanged
 from anabranch.frontend.python_state import LOST
 from anabranch.frontend.source import raised_at, running_stack
 from anabranch.frontend.surroundings import Surroundings
+from anabranch.frontend.trace_kernels import own_kernels
 from anabranch.frontend.training import (
     EagerStep,
     Held,
@@ -192,7 +193,7 @@ def _traced_module(
 ) -> fx.GraphModule:
     try:
         # Batch norm tells torch that it writes to its statistics under this dispatcher alone.
-        with enable_python_dispatcher(), fx_traceback.preserve_node_meta(), brief():
+        with own_kernels(), enable_python_dispatcher(), fx_traceback.preserve_node_meta(), brief():
             module: fx.GraphModule = make_fx(
                 function,
                 tracing_mode="fake",

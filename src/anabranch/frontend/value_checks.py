@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._C import DispatchKey
 
 from anabranch.frontend.source import origin
 from anabranch.ir.graph import Arg, Ref
@@ -82,10 +81,6 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     torch._assert_async((x < num_classes).all(), few)
     classes = torch.arange(num_classes, dtype=x.dtype, device=x.device)
     return (x.unsqueeze(-1) == classes).to(torch.int64)
-
-
-if DispatchKey.CompositeImplicitAutograd not in torch.ops.aten.one_hot.default.py_kernels:
-    torch.ops.aten.one_hot.default.py_impl(DispatchKey.CompositeImplicitAutograd)(one_hot)
 
 
 @dataclass(slots=True)

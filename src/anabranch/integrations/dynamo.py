@@ -46,6 +46,7 @@ from anabranch.frontend.idle_dropout import leave_out_idle_dropout
 from anabranch.frontend.memory import sharing
 from anabranch.frontend.strided import STRIDED
 from anabranch.frontend.surroundings import defaults
+from anabranch.frontend.trace_kernels import own_kernels
 from anabranch.integrations.symbolic import SymbolicCalls
 from anabranch.integrations.tokens import beside_tokens, without_first_inputs, without_tokens
 from anabranch.integrations.training_pass import TrainingPass
@@ -127,7 +128,8 @@ def anabranch_backend(
         decompositions=training_decompositions() if torch.is_grad_enabled() else None,
         keep_inference_input_mutations=False,
     )
-    with inductor_config.patch(enable_auto_functionalized_v2=False):  # which `call_forms` reads
+    # `call_forms` reads the first version.
+    with own_kernels(), inductor_config.patch(enable_auto_functionalized_v2=False):
         compiled: Callable[..., Any] = backend(module, example_inputs)
     return _guarded(compiled, module, shared) if writes[0] else compiled
 
