@@ -158,7 +158,9 @@ def test_answers_are_those_of_values() -> None:
     def model(x: Tensor) -> Tensor:
         return x[x > x.mean().item()]
 
-    answers, result, left = answers_of(model, (torch.tensor([1.0, 2.0, 6.0]),), {}, surroundings())
+    answers, result, left, _ = answers_of(
+        model, (torch.tensor([1.0, 2.0, 6.0]),), {}, surroundings()
+    )
     assert [answer.op for answer in answers] == [
         aten._local_scalar_dense.default,
         aten.index.Tensor,

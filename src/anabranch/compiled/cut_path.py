@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from anabranch.errors import NumericsError
+from anabranch.errors import InputError, NumericsError
 from anabranch.frontend.cut_checks import Cut, Unseen
 from anabranch.frontend.cut_sections import CutStep
 from anabranch.frontend.cut_trace import CutTrace
@@ -49,7 +49,8 @@ class RunStep:
 class CutPath:
     """`states`: by name of a value the model's name of the state that it is; `leaves`: of the
     result, a value by name or what it is in every call; `draws`: whether random numbers are
-    drawn."""
+    drawn; `written`: the numbers of inputs that are written to; `first_writing`: of the first step
+    that writes to one, or to a state, -1 if none does."""
 
     inputs: tuple[str, ...]
     states: Mapping[str, str]
@@ -58,6 +59,8 @@ class CutPath:
     out_tree: pytree.TreeSpec
     cuts: tuple[Cut, ...] = field(compare=False)
     draws: bool = False
+    written: tuple[int, ...] = ()
+    first_writing: int = -1
 
     def results(self, values: Mapping[str, Any]) -> list[Any]:
         """The leaves of the result."""
@@ -65,13 +68,17 @@ class CutPath:
 
 
 def run(
-    paths: Sequence[CutPath], tensors: Sequence[Tensor], places: Mapping[str, Tensor]
+    paths: Sequence[CutPath],
+    tensors: Sequence[Tensor],
+    places: Mapping[str, Tensor],
+    may_write: Callable[[CutPath], None] | None = None,
 ) -> tuple[CutPath, list[Any]]:
     """The first of the paths that the call goes, and the leaves of its result. `places`: where
     states lie, by the model's names. The common beginning of a path and the one before it is not
     run again, but where numbers are drawn: those that a path drew which the call does not go are
     drawn again. Unseen where it goes none: nothing is written to then, for a path writes at its
-    end, and nothing drawn."""
+    end, and nothing drawn; so it is where `may_write` raises InputError, which is asked of a path
+    before it writes."""
     unseen: Unseen | None = None
     drawn = _Generators(tensors) if any(path.draws for path in paths) else None
     before: CutPath | None = None
@@ -87,7 +94,9 @@ def run(
             values.update({name: places[path.states[name]] for name in path.states})
             came = begin
             try:
-                for step in path.steps[begin:]:
+                for number, step in enumerate(path.steps[begin:], begin):
+                    if may_write is not None and number == path.first_writing:
+                        may_write(path)
                     results = step.call([values[name] for name in step.step.reads])
                     values.update(zip(step.step.gives, results, strict=True))
                     if len(paths) == 1:
@@ -99,6 +108,10 @@ def run(
                 if drawn is not None:
                     drawn.go_back()
                 continue
+            except InputError:
+                if drawn is not None:
+                    drawn.go_back()
+                raise
             return path, path.results(values)
     assert unseen is not None, "a call has a path"
     raise unseen
@@ -168,9 +181,11 @@ def same(first: CutPath, other: CutPath) -> bool:
     return [step.identity for step in first.steps] == [step.identity for step in other.steps]
 
 
-def compare(trace: CutTrace, ours: Sequence[Any], states: Mapping[str, Tensor]) -> None:
+def compare(
+    trace: CutTrace, ours: Sequence[Any], states: Mapping[str, Tensor], inputs: Sequence[Tensor]
+) -> None:
     """NumericsError where the trace, operator by operator, does not compute what the model did, or
-    leaves something else in `states`, by the model's names."""
+    leaves something else in `states`, by the model's names, or in the tensors of the call."""
     if any(has_random(node) for node in trace.graph.nodes):
         return
     theirs, tree = pytree.tree_flatten(trace.results)
@@ -179,6 +194,8 @@ def compare(trace: CutTrace, ours: Sequence[Any], states: Mapping[str, Tensor]) 
     wrong = wrong or (f"it writes to {lost[0]}, and the trace does not" if lost else "")
     for name, left in trace.left.items():
         wrong = wrong or _differs(f"the state {name}", states[name], left)
+    for name, mine, own in zip(trace.inputs, inputs, trace.left_inputs, strict=False):
+        wrong = wrong or _differs(f"the input {name}", mine, own)
     for number, (mine, own) in enumerate(zip(ours, theirs, strict=False)):
         if not isinstance(own, Tensor):
             wrong = wrong or ("" if mine == own else f"result {number} is {mine}, and not {own}")

@@ -122,9 +122,12 @@ class Sections:
             run_steps.append(replace(ready, cost=self._timed(ready, inputs), last=last))
         self.share_arena()
         told = trace.inputs, trace.states, tuple(run_steps), leaves, trace.out_tree, trace.cuts
-        path = CutPath(*told, draws=any(has_random(node) for node in trace.graph.nodes))
+        draws = any(has_random(node) for node in trace.graph.nodes)
+        writing = (i for i, step in enumerate(steps) if "copy_" in step.operators)
+        numbers = trace.written_inputs, next(writing, -1)
+        path = CutPath(*told, draws, *numbers)
         if self.options.verify:
-            compare(trace, path.results(values), states)
+            compare(trace, path.results(values), states, tensors)
         self.read.update(trace.weights[name] for step in steps for name in step.weights)
         for cut in trace.cuts:
             self.trace.add("applied", "cut", cut.node.name, f"{cut.origin}: {cut.why}")

@@ -28,6 +28,7 @@ from anabranch.compiled import cut_states, refit, states
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.cut_form import CallForm, form_of
 from anabranch.compiled.cut_path import (
+    CutPath,
     path_facts,
     run,
     same,
@@ -58,6 +59,7 @@ from anabranch.frontend.attributes import attributes
 from anabranch.frontend.cut_checks import PathCheck, Unseen
 from anabranch.frontend.cut_trace import CutTrace, trace_cuts
 from anabranch.frontend.from_torch import check
+from anabranch.frontend.memory import StateSpans, check_apart, check_writable
 from anabranch.frontend.observe import generators_kept
 from anabranch.frontend.program import name_of
 from anabranch.frontend.state import tensors_of, unwrapped
@@ -165,14 +167,23 @@ class CutModel(Compiled):
             raise refit.half_way()
         if transforming():
             check_plain(tensors)
+        may_write = functools.partial(self._check_memory, form, tensors)
         try:
             with self._alone():
-                path, results = run(form.paths, tensors, self.states.places)
+                path, results = run(form.paths, tensors, self.states.places, may_write)
         except Unseen as unseen:
             return self._another_way(form, tensors, unseen.check)
         if torch.is_grad_enabled():
             results = self._sealed(tensors, results)
         return pytree.tree_unflatten(results, with_shapes(path.out_tree))
+
+    def _check_memory(self, form: CallForm, tensors: Sequence[Tensor], path: CutPath) -> None:
+        """InputError where what the path is about to write to is memory of other inputs, too."""
+        names = [value.name for value in form.inputs]
+        check_apart(tensors, names, path.written)
+        check_writable(tensors, names, path.written)
+        written = {name: self.states.places[name] for name in path.states.values()}
+        StateSpans(written).check(tensors, names)
 
     def _alone(self) -> threading.RLock:
         """What is held while plans run or are written to; in a forked process who held it stayed

@@ -64,10 +64,11 @@ def answers_of(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     surroundings: Surroundings,
-) -> tuple[list[ValueAnswer], Any, dict[str, Tensor]]:
+) -> tuple[list[ValueAnswer], Any, dict[str, Tensor], list[Tensor]]:
     """The answers of operators that may ask for values, in order, the results of the call, which is
-    made on inputs of its own, and by name the tensors of the model that it wrote to, as it left
-    them. CaptureError for a model that takes gradients in forward."""
+    made on inputs of its own, by name the tensors of the model that it wrote to, as it left them,
+    and so the tensors among its inputs. CaptureError for a model that takes gradients in
+    forward."""
     held = dict[str, Tensor]()
     if isinstance(model, nn.Module):
         held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -78,6 +79,8 @@ def answers_of(
             with ByNumbers(refuse=False), recorder, _Noting() as noting:
                 results = recorder.of_its_own(model(*args, **kwargs))
             left = {name: held[name].detach().clone() for name in _written(recorder, held)}
+            leaves = pytree.tree_leaves((args, kwargs))
+            inputs = [leaf.detach().clone() for leaf in leaves if isinstance(leaf, Tensor)]
         except RuntimeError as refused:
             if not NEEDS_GRADIENTS.search(str(refused)):
                 raise
@@ -90,7 +93,7 @@ def answers_of(
         finally:
             recorder.restore()
     left = {name: value for name, value in left.items() if not torch.equal(value, held[name])}
-    return noting.answers, results, left
+    return noting.answers, results, left, inputs
 
 
 def _written(recorder: CallRecorder, held: Mapping[str, Tensor]) -> list[str]:

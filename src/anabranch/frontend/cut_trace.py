@@ -81,8 +81,8 @@ class CutTrace:
     named check_ and a number raise Unseen. `held`: what its get_attr nodes name. `weights`: by
     placeholder the name that the model has for it; `states`: those of what the model writes to,
     to which the graph copies the new values at its end; `inputs`: the placeholders of the call's
-    tensors. `results`: what the model returned for the example, with values, and `left`: by name
-    what it left in states."""
+    tensors. `results`: what the model returned for the example, with values, `left`: by name what
+    it left in states, and `left_inputs` in the call's tensors."""
 
     name: str
     graph: fx.Graph
@@ -97,6 +97,14 @@ class CutTrace:
     out_tree: pytree.TreeSpec
     results: Any = field(repr=False)
     left: Mapping[str, Tensor] = field(repr=False)
+    left_inputs: tuple[Tensor, ...] = field(default=(), repr=False)
+
+    @property
+    def written_inputs(self) -> tuple[int, ...]:
+        """The numbers of the call's tensors that the graph writes to."""
+        copies = [node for node in self.graph.nodes if node.target is aten.copy_.default]
+        written = {node.args[0].name for node in copies if isinstance(node.args[0], fx.Node)}
+        return tuple(i for i, name in enumerate(self.inputs) if name in written)
 
 
 def trace_cuts(
@@ -121,12 +129,12 @@ def trace_cuts(
         last_states_shaped(),
         PlacesByOperators(),
     ):
-        answers, results, left = answers_of(model, args, kwargs, surroundings)
+        answers, results, left, inputs = answers_of(model, args, kwargs, surroundings)
         numbers = numbers_kept(model) if isinstance(model, nn.Module) else nullcontext()
         try:
             with unchanged(model, args, kwargs), surroundings.restored(), numbers:
                 trace = _SymbolicTrace(model, args, kwargs).run(answers, results, states)
-            return replace(trace, left=left)
+            return replace(trace, left=left, left_inputs=tuple(inputs))
         except CaptureError:
             raise
         except Exception as failed:
