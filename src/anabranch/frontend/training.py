@@ -27,6 +27,7 @@ from anabranch.errors import CaptureError, InputError
 from anabranch.frontend.checkpoints import checkpoints_computed_once
 from anabranch.frontend.closed_over import modules_beside
 from anabranch.frontend.draws import Draws, without_fused_dropout
+from anabranch.frontend.exact_numbers import COUNT, exact_numbers
 from anabranch.frontend.python_state import Holder
 from anabranch.frontend.state import tensors_of
 from anabranch.frontend.surroundings import Surroundings
@@ -35,13 +36,6 @@ from anabranch.frontend.varying import numbers_of
 NO_DRAWS = torch.zeros(2, dtype=torch.int64)
 """Of a training step that is only looked at."""
 MOST_SEED = 2**62 - 1
-COUNT = "step"
-"""What optimizers call a parameter's count of steps. Another number of theirs that is equal now, as
-moments of scalar parameters are, goes its own way."""
-DOUBLE = (torch.float64, torch.complex128)
-EXACT = (COUNT, "eta", "mu")
-"""Numbers in fp32 that eager reads as Python's, and computes with in double precision: the count,
-and ASGD's two."""
 LR = "lr"
 """The one hyperparameter that schedules change, and that calls read anew."""
 
@@ -380,31 +374,8 @@ def plain_step(optimizer: Optimizer) -> None:
     """The optimizer's own step, without what torch wraps around it: hooks, and notes for its
     profiler."""
     step = type(optimizer).step
-    with _exact_numbers(optimizer):
+    with exact_numbers(optimizer):
         getattr(step, "__wrapped__", step)(optimizer)
-
-
-@contextmanager
-def _exact_numbers(optimizer: Optimizer) -> Iterator[None]:
-    """Within it counts of steps that are computed with on the device are fp64 where parameters are:
-    bias corrections are powers of them. They are fp32 again at the end."""
-    numbers = [
-        (values, key, values[key])
-        for group in optimizer.param_groups
-        if group.get("capturable", True) and not group.get("fused")
-        for values in (optimizer.state.get(p, {}) for p in group["params"] if p.dtype in DOUBLE)
-        for key in EXACT
-        if isinstance(values.get(key), Tensor) and values[key].dtype == torch.float32
-    ]
-    for values, key, number in numbers:
-        values[key] = number.double()
-    try:
-        yield
-        for values, key, number in numbers:
-            number.copy_(values[key])
-    finally:
-        for values, key, number in numbers:
-            values[key] = number
 
 
 def gradients_of(
