@@ -158,7 +158,7 @@ def test_answers_are_those_of_values() -> None:
     def model(x: Tensor) -> Tensor:
         return x[x > x.mean().item()]
 
-    answers, result, left, _ = answers_of(
+    answers, result, left, *_ = answers_of(
         model, (torch.tensor([1.0, 2.0, 6.0]),), {}, surroundings()
     )
     assert [answer.op for answer in answers] == [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,12 +20,16 @@ from anabranch.compiled.cut_path import CutPath
 from anabranch.errors import InputError
 from anabranch.frontend.call_readers import Reader, reader
 from anabranch.frontend.cut_trace import CutTrace
-from anabranch.frontend.structure import flatten_call
+from anabranch.frontend.mode_queries import relied_on
+from anabranch.frontend.observe import Observed
+from anabranch.frontend.structure import flatten_call, same_form
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.frontend.translate import tensor_type
-from anabranch.ir.ambient import holds
+from anabranch.ir.ambient import Ambient, differs, holds
 from anabranch.ir.graph import Input, Ref
+from anabranch.ir.input_guards import InputGuard, why_broken
 from anabranch.ir.plan import Leaf, Signature
+from anabranch.ir.trees import with_shapes
 
 PLACE = object()
 """Stands for a tensor among the leaves of a call."""
@@ -45,10 +49,17 @@ class CallForm:
     call: inspect.Signature | None
     paths: list[CutPath] = field(default_factory=list)
 
-    def alike(self, other: CallForm) -> bool:
-        """Whether both are of the same calls."""
-        mine, theirs = ((x.signature, x.inputs, x.in_tree) for x in (self, other))
-        return mine == theirs
+    def united(self, other: CallForm, here: torch.device | None) -> CallForm | None:
+        """The form of the calls that are of both, on whose ways the model may ask for all that it
+        asks for on theirs, with the ways of this one; None where no call is. `here`: where inputs
+        must be."""
+        if (self.inputs, self.in_tree) != (other.inputs, other.in_tree):
+            return None
+        signature = _united(self.signature, other.signature)
+        if signature is None or signature == self.signature:
+            return self if signature is not None else None
+        read = reader(signature, self.inputs, self.in_tree, here)
+        return replace(self, signature=signature, read=read)
 
     def rebuilt(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:
         """Positional and keyword arguments of a call with these tensors."""
@@ -65,10 +76,70 @@ class CallForm:
         if not holds(self.signature.ambient)():
             raise InputError(
                 "this call is made under other switches of torch than the example was",
-                "autocast or the default dtype is another one, and results would be, too",
+                str(differs(self.signature.ambient)),
                 "call it as it was compiled, or compile again",
             )
+        if why := self._otherwise(tensors, args, kwargs):
+            raise InputError(
+                "this call was not compiled",
+                why,
+                "give such inputs to add(...), or call it as it was compiled",
+            )
         return tensors
+
+    def _otherwise(
+        self, tensors: Sequence[Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> str:
+        """What the model asked of the example's inputs, and is otherwise now; "" if nothing is."""
+        places = [place for place, leaf in enumerate(self.leaves) if leaf is PLACE]
+        numbers = {place: number for number, place in enumerate(places)}
+        for guard in self.signature.asked:
+            number = numbers[guard.leaf]
+            if wrong := why_broken(guard, tensors[number], self.inputs[number].name):
+                return str(wrong)
+        if self.signature.distinct and len(set(map(id, tensors))) < len(tensors):
+            return "two of the inputs are one tensor, and the model looks for that"
+        like = pytree.tree_unflatten(list(range(len(self.leaves))), with_shapes(self.in_tree))
+        if self.signature.exact and not same_form(like, (args, kwargs)):
+            return "containers have another form than was compiled, which the model looks at"
+        return ""
+
+
+def _united(first: Signature, other: Signature) -> Signature | None:
+    """What both ask of a call; None where no call answers both."""
+    guards = {(guard.leaf, guard.what): guard for guard in first.asked}
+    for guard in other.asked:
+        if guards.setdefault((guard.leaf, guard.what), guard) != guard:
+            return None
+    ambient = _united_ambient(first.ambient, other.ambient)
+    if ambient is None or first.inputs != other.inputs:
+        return None
+    return replace(
+        first,
+        ambient=ambient,
+        asked=tuple(guards.values()),
+        distinct=first.distinct or other.distinct,
+        exact=first.exact or other.exact,
+    )
+
+
+def _united_ambient(first: Ambient, other: Ambient) -> Ambient | None:
+    heard = dict(first.asked)
+    if any(heard.setdefault(question, was) != was for question, was in other.asked):
+        return None
+    ambient = replace(
+        first,
+        default_dtype=first.default_dtype or other.default_dtype,
+        asks_deterministic=first.asks_deterministic or other.asks_deterministic,
+        asked=tuple(heard.items()),
+    )
+    theirs = replace(
+        other,
+        default_dtype=other.default_dtype or first.default_dtype,
+        asks_deterministic=other.asks_deterministic or first.asks_deterministic,
+        asked=ambient.asked,
+    )
+    return ambient if ambient == theirs else None
 
 
 def form_of(
@@ -77,9 +148,12 @@ def form_of(
     surroundings: Surroundings,
     device: torch.device,
     here: torch.device | None,
+    asked: tuple[InputGuard, ...] = (),
+    seen: Observed | None = None,
 ) -> CallForm:
     """The form of the call of the model that was traced, without paths. `device`: where the model
-    is; `here`: where inputs must be, None where nothing runs."""
+    is; `here`: where inputs must be, None where nothing runs; `asked`: what must be of them as of
+    the example's; `seen`: a call of the model."""
     names = iter(trace.inputs)
     leaves = tuple(
         Leaf(Ref(next(names))) if isinstance(leaf, Tensor) else Leaf(None, leaf)
@@ -90,7 +164,11 @@ def form_of(
         Input(name, tensor_type(tensor, f"the input {name}"))
         for name, tensor in zip(trace.inputs, tensors, strict=True)
     )
-    signature = Signature("", leaves, "", (), (), surroundings.ambient(device, True))
+    ambient = surroundings.ambient(device, True)
+    if seen is not None:
+        ambient = relied_on(ambient, seen.asks, surroundings)
+    distinct, exact = (seen.distinct, seen.exact) if seen is not None else (False, False)
+    signature = Signature("", leaves, "", (), (), ambient, asked, distinct, exact)
     read = reader(signature, inputs, trace.in_tree, here)
     marked = tuple(PLACE if isinstance(leaf, Tensor) else leaf for leaf in trace.leaves)
     return CallForm(read, signature, inputs, trace.in_tree, marked, model_signature(model))

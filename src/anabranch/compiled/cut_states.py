@@ -32,6 +32,13 @@ def seen_call(model: Any, asked: PlanRequest, trace: Trace) -> Observed | None:
     before = _held(model)
     for name in seen.replaced if seen is not None else ():
         raise assigned(name) if name in before else rebuilt(name)
+    for question in seen.another_way if seen is not None else ():
+        if question.startswith("torch.is_grad_enabled()"):
+            raise CaptureError(
+                "the model asks whether gradients are on, and goes another way then",
+                f"it asks {question}, and is cut for calls without gradients",
+                "go by an attribute or an argument of the model instead",
+            )
     return seen
 
 

@@ -57,13 +57,14 @@ from anabranch.errors import (
 )
 from anabranch.frontend.attributes import attributes
 from anabranch.frontend.cut_checks import PathCheck, Unseen
+from anabranch.frontend.cut_guards import guards_of
 from anabranch.frontend.cut_trace import CutTrace, trace_cuts
 from anabranch.frontend.from_torch import check
 from anabranch.frontend.memory import StateSpans, check_apart, check_writable
-from anabranch.frontend.observe import generators_kept
+from anabranch.frontend.observe import Observed, generators_kept
 from anabranch.frontend.program import name_of
 from anabranch.frontend.state import tensors_of, unwrapped
-from anabranch.frontend.surroundings import Surroundings, neutral
+from anabranch.frontend.surroundings import neutral
 from anabranch.ir.trees import with_shapes
 from anabranch.report.cuts import cuts_text
 from anabranch.report.lines import WIDTH
@@ -117,7 +118,7 @@ class CutModel(Compiled):
             except Unseen as unseen:
                 raise _asks_otherwise(unseen.check) from unseen
             cut_states.learn(self.states, self.model, trace)
-            form = self._form(trace, asked.around, device)
+            form = self._form(trace, asked, device, seen)
         if not any(same(existing, path) for existing in form.paths):
             form.paths.append(path)
 
@@ -149,13 +150,20 @@ class CutModel(Compiled):
     def _answer_all(self) -> None:
         self._answers[:] = [(f.read, functools.partial(self._answer, f)) for f in self._forms]
 
-    def _form(self, trace: CutTrace, surroundings: Surroundings, device: torch.device) -> CallForm:
+    def _form(
+        self, trace: CutTrace, asked: PlanRequest, device: torch.device, seen: Observed | None
+    ) -> CallForm:
         """That of the example's call; a new one where there is none."""
         here = None if self.target.spec.simulated else self.target.device
-        form = form_of(self.model, trace, surroundings, device, here)
-        for existing in self._forms:
-            if existing.alike(form):
-                return existing
+        assert self.model is not None, "`add` refuses a model that was copied"
+        guards = guards_of(self.model, trace, seen, asked.args, asked.kwargs, asked.around)
+        form = form_of(self.model, trace, asked.around, device, here, guards, seen)
+        for place, existing in enumerate(self._forms):
+            if (both := existing.united(form, here)) is not None:
+                self._forms[place] = both
+                if len(self._answers) > place:
+                    self._answers[place] = both.read, functools.partial(self._answer, both)
+                return both
         self._forms.append(form)
         self._answers.append((form.read, functools.partial(self._answer, form)))
         return form

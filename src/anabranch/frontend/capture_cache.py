@@ -181,7 +181,7 @@ def _with_answers(
     signature, asked = captured.signature, tuple[InputGuard, ...]()
     if seen.questions:
         exported = apart((args, dict(kwargs)))
-        asked = answered(captured, (args, kwargs), exported, seen.questions)
+        asked = answered(captured.trees[0], (args, kwargs), exported, seen.questions)
     covered = {(guard.leaf, guard.what) for guard in asked}
     lie = [guard for guard in signature.asked if guard.what in LAYOUTS]
     asked += tuple(guard for guard in lie if (guard.leaf, guard.what) not in covered)
@@ -248,6 +248,7 @@ def _seen(
     questions = of_export(seen.asks)
     if trace is not None and questions and _goes_another_way(seen, call, calling):
         warn(trace, name_of(model), f"forward asks {', '.join(questions)}, {OTHER_WAY}")
+        seen = replace(seen, another_way=tuple(questions))
     reads = (*seen.reads, *unsettled(seen.asks))
     if seen.mentions:
         about_inputs, more = _asked_of_inputs(seen, call)

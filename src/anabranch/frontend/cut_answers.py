@@ -26,6 +26,7 @@ from anabranch.frontend.source import raised_at, running_at
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.frontend.traced import NEEDS_GRADIENTS
 from anabranch.frontend.value_checks import one_hot
+from anabranch.frontend.written_by_strides import WrittenByStrides
 
 BY_VALUES = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output))
 PAST_OPERATORS = frozenset(
@@ -64,11 +65,11 @@ def answers_of(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     surroundings: Surroundings,
-) -> tuple[list[ValueAnswer], Any, dict[str, Tensor], list[Tensor]]:
+) -> tuple[list[ValueAnswer], Any, dict[str, Tensor], list[Tensor], str | None]:
     """The answers of operators that may ask for values, in order, the results of the call, which is
     made on inputs of its own, by name the tensors of the model that it wrote to, as it left them,
-    and so the tensors among its inputs. CaptureError for a model that takes gradients in
-    forward."""
+    so the tensors among its inputs, and the line of a write that reaches more in one layout than
+    in another. CaptureError for a model that takes gradients in forward."""
     held = dict[str, Tensor]()
     if isinstance(model, nn.Module):
         held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -76,7 +77,8 @@ def answers_of(
     with unchanged(model, args, kwargs), torch.no_grad(), surroundings.restored():
         args, kwargs = own_inputs(args, kwargs)
         try:
-            with ByNumbers(refuse=False), recorder, _Noting() as noting:
+            by_strides = WrittenByStrides(held.values())
+            with by_strides, ByNumbers(refuse=False), recorder, _Noting(by_strides) as noting:
                 results = recorder.of_its_own(model(*args, **kwargs))
             left = {name: held[name].detach().clone() for name in _written(recorder, held)}
             leaves = pytree.tree_leaves((args, kwargs))
@@ -93,7 +95,7 @@ def answers_of(
         finally:
             recorder.restore()
     left = {name: value for name, value in left.items() if not torch.equal(value, held[name])}
-    return noting.answers, results, left, inputs
+    return noting.answers, results, left, inputs, by_strides.line
 
 
 def _written(recorder: CallRecorder, held: Mapping[str, Tensor]) -> list[str]:
@@ -139,11 +141,13 @@ def _listed(tensor: Tensor) -> Any:
 class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch annotates none of it
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
+    def __init__(self, by_strides: WrittenByStrides) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # as above
         self.answers: list[ValueAnswer] = []
+        self._by_strides = by_strides
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._by_strides.wrote(func, args)
         result = func(*args, **(kwargs or {}))
         if may_ask(func, args):
             self.answers.append(ValueAnswer(func, pytree.tree_map_only(Tensor, _laid, result)))

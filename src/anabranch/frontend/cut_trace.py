@@ -98,6 +98,8 @@ class CutTrace:
     results: Any = field(repr=False)
     left: Mapping[str, Tensor] = field(repr=False)
     left_inputs: tuple[Tensor, ...] = field(default=(), repr=False)
+    written_by_strides: str | None = None
+    """The line of a write that reaches more in one layout of the inputs than in another."""
 
     @property
     def written_inputs(self) -> tuple[int, ...]:
@@ -129,12 +131,13 @@ def trace_cuts(
         last_states_shaped(),
         PlacesByOperators(),
     ):
-        answers, results, left, inputs = answers_of(model, args, kwargs, surroundings)
+        answers, results, left, inputs, line = answers_of(model, args, kwargs, surroundings)
         numbers = numbers_kept(model) if isinstance(model, nn.Module) else nullcontext()
         try:
             with unchanged(model, args, kwargs), surroundings.restored(), numbers:
                 trace = _SymbolicTrace(model, args, kwargs).run(answers, results, states)
-            return replace(trace, left=left, left_inputs=tuple(inputs))
+            trace = replace(trace, left=left, left_inputs=tuple(inputs))
+            return replace(trace, written_by_strides=line)
         except CaptureError:
             raise
         except Exception as failed:

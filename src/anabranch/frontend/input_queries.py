@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import TreeSpec
 
 from anabranch.errors import CaptureError
-from anabranch.frontend.captured import Captured
 from anabranch.frontend.effects import CallInputs, leaves_of
 from anabranch.frontend.source import is_users
 from anabranch.ir.input_guards import InputGuard, What, answer_of, why_broken
@@ -149,14 +149,15 @@ class InputQuestions(TorchFunctionMode):
 
 
 def answered(
-    captured: Captured, inputs: CallInputs, exported: CallInputs, questions: Sequence[Question]
+    tree: TreeSpec, inputs: CallInputs, exported: CallInputs, questions: Sequence[Question]
 ) -> tuple[InputGuard, ...]:
     """The questions with the answers that the graph was captured for, those of the tensors that
-    were `exported`. CaptureError where those that the user has given answer otherwise."""
+    were `exported`. `tree`: the structure of both. CaptureError where those that the user has given
+    answer otherwise."""
     named: dict[int, list[str]] = {}
     for name, leaf in leaves_of(*inputs).items():
         named.setdefault(id(leaf), []).append(name)
-    mine, theirs = (captured.trees[0].flatten_up_to((a, dict(k))) for a, k in (inputs, exported))
+    mine, theirs = (tree.flatten_up_to((a, dict(k))) for a, k in (inputs, exported))
     guards: dict[tuple[int, What], InputGuard] = {}
     for place, (own, leaf) in enumerate(zip(mine, theirs, strict=True)):
         for name, what, where in questions:

@@ -60,7 +60,8 @@ class Observed:
     for; `questions`: those about inputs that count; `distinct`: whether two inputs that are one
     tensor send it another way; `exact`: whether containers of another form do.
     `states`: what the call left in tensors that somebody asked for; `takes_gradients`: whether it
-    had to be made in grad mode."""
+    had to be made in grad mode; `another_way`: the questions about the call for which the model
+    goes another way while it is exported."""
 
     results: Any = field(repr=False)
     digest: str | None
@@ -75,6 +76,7 @@ class Observed:
     exact: bool = False
     states: tuple[Tensor, ...] = field(default=(), repr=False)
     takes_gradients: bool = False
+    another_way: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
