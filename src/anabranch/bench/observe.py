@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 
 from anabranch.bench.experiments import Experiment, copies, lone, pair, steps, tiny
+from anabranch.bench.failing_networks import FailingNetworks
 from anabranch.bench.jobs import job_of
 from anabranch.bench.machine import machine
 from anabranch.bench.proposals import proposals
@@ -29,7 +30,6 @@ from anabranch.compiler.pipeline import compile_model
 from anabranch.costs.measured import Measured
 from anabranch.costs.observed import KernelSource, Observations
 from anabranch.costs.recorded import timing_key
-from anabranch.errors import AnabranchError, OptionError
 from anabranch.ir.protocols import Limits, Target
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.memory import pack
@@ -65,7 +65,7 @@ def observe(
     trace, here = trace or Trace(), machine(target)
     cells = [(m, d, b) for m in models for d in dtypes for b in batches]
     recorder: ObservationRecorder | None = None
-    failed: AnabranchError | None = None
+    failing = FailingNetworks(trace)
     for done, (name, dtype, batch) in enumerate(cells):
         what = f"{name} {dtype} batch {batch}"
         trace.progress("record", done, len(cells), what)
@@ -74,7 +74,7 @@ def observe(
             continue
         options = Options.read({"tf32": dtype == "tf32", "kernels": kernels, "search": "none"})
         at = resolve(target, options.tf32)
-        try:
+        with failing.told(what):
             with Cache.open(options.cache_dir) as cache:
                 job = job_of(name, dtype, batch, at, options, cache, trace)
                 tasks: TaskGraph = compile_model(job, stop_after="probe")
@@ -83,21 +83,14 @@ def observe(
                 _forks_and_joins(recorder, at, trace)
             whole = Subject(name, "network", batch, dtype, tasks, tasks.tasks, kernels=kernels)
             _network(recorder, whole, at, trace, seconds)
-        except OptionError:
-            raise
-        except AnabranchError as error:
-            failed = error
-            trace.add("warning", "record", what, str(error))
-            continue
-        if save is not None:
-            save(recorder.observations)
-        del job, tasks, whole
+            if save is not None:
+                save(recorder.observations)
+            del job, tasks, whole
         here.release()
     trace.progress("record", len(cells), len(cells))
     observations = recorder.observations if recorder is not None else into
-    if observations is None:
-        assert failed is not None, "no networks"
-        raise failed
+    failing.check(observations is not None)
+    assert observations is not None, "no networks"
     return observations
 
 

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from anabranch import api
+from anabranch.bench.failing_networks import FailingNetworks
 from anabranch.bench.machine import machine
 from anabranch.bench.provenance import recorded_provenance
 from anabranch.cache import Cache
@@ -34,7 +35,7 @@ from anabranch.costs.recorded import (
     timing_key,
 )
 from anabranch.deadline import TIME
-from anabranch.errors import AnabranchError, OptionError
+from anabranch.errors import OptionError
 from anabranch.ir.protocols import Cost, Costs, Probe
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import GENERATED, Kernel, Task
@@ -82,36 +83,29 @@ def record(
     if into is not None:
         _check_may_add(into, resolve(target).spec, borrow_from)
     cells = [(m, d, b, s) for m in models for d in dtypes for b in batches for s in searches]
-    failed: AnabranchError | None = None
-    profile = into
+    failing, profile = FailingNetworks(trace), into
     for done, (name, dtype, batch, search) in enumerate(cells):
         what = f"{name} {dtype} batch {batch}, search {search}"
         trace.progress("record", done, len(cells), what)
-        model, args = load_model(name, batch, dtype, here.device)
         tf32 = dtype == "tf32"
         options = {"target": target, "tf32": tf32, "search": search, "horizontal_fusion": "none"}
         options["fullgraph"] = True
         if search == "none":  # a search is asked as users ask, so that what it found is recalled
             options["scheduler"] = "sequential"
-        try:
+        model, args = load_model(name, batch, dtype, here.device)
+        with failing.told(what):
             compiled = compile(model, args, trace=trace, verify=False, **options)
             compilation = compiled.entries[-1].compilation
             tried, facts = considered(compiled)
-        except OptionError:
-            raise
-        except AnabranchError as error:
-            failed = error
-            trace.add("warning", "record", what, str(error))
-            continue
-        profile = extended(profile, compilation, tried, facts, tf32, borrow_from)
-        if save is not None:
-            save(profile)
-        del model, args, compiled, compilation, tried, facts
+            profile = extended(profile, compilation, tried, facts, tf32, borrow_from)
+            if save is not None:
+                save(profile)
+            del compiled, compilation, tried, facts
+        del model, args
         here.release()
     trace.progress("record", len(cells), len(cells))
-    if profile is None:
-        assert failed is not None, "no networks"
-        raise failed
+    failing.check(profile is not None)
+    assert profile is not None, "no networks"
     return profile
 
 

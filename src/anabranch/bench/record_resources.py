@@ -23,11 +23,12 @@ import torch
 
 from anabranch import api
 from anabranch.bench.experiments import in_a_row
+from anabranch.bench.failing_networks import FailingNetworks
 from anabranch.bench.record import fact, multiprocessors
 from anabranch.costs.measured import Measured
 from anabranch.costs.recorded import KernelFact, Profile, kernel_key
 from anabranch.deadline import ENDLESS, Deadline
-from anabranch.errors import AnabranchError, OptionError
+from anabranch.errors import OptionError
 from anabranch.ir.protocols import Target
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import GENERATED, Kernel, Task
@@ -76,8 +77,7 @@ def resources(
     trace = trace or Trace()
     facts: KernelFacts = {}
     queues: list[dict[str, Task]] = [{}, {}, {}]
-    failed: AnabranchError | None = None
-    planned = 0
+    failing, planned = FailingNetworks(trace), 0
 
     def answer(queue: dict[str, Task]) -> None:
         wanted = [
@@ -95,24 +95,17 @@ def resources(
     for done, (way, name, dtype, batch) in enumerate(cells):
         what = f"{name} {dtype} batch {batch}"
         trace.progress("record", done, len(cells), what)
-        try:
+        with failing.told(what):
             for rank, key, task in _kernels(name, dtype, batch, planned_for, way):
                 queues[rank].setdefault(key, task)
-        except OptionError:
-            raise
-        except AnabranchError as error:
-            failed = error
-            trace.add("warning", "record", what, str(error))
-            continue
-        planned += 1
+            planned += 1
         answer(queues[USED])
         if until.over():
             break
     for queue in queues[GENERATED_AND_USED:]:
         answer(queue)
     trace.progress("record", len(cells), len(cells))
-    if failed is not None and not planned:
-        raise failed
+    failing.check(planned > 0)
     return facts
 
 
