@@ -43,6 +43,7 @@ from anabranch.compiled.sized import batched
 from anabranch.compiled.sources import sources
 from anabranch.compiled.states import StateMemory
 from anabranch.compiled.transforms import check_plain, transforming
+from anabranch.compiled.unseen_model import ModelThen
 from anabranch.compiled.unseen_sizes import Buckets, answer_between, grouped, known_form
 from anabranch.compiled.weights import (
     Stamps,
@@ -113,6 +114,8 @@ class Compiled(Plans):
         self._buckets: list[Buckets] = []
         self._stamps: Stamps = {}
         """The model's tensors, as they were when it was first compiled."""
+        self._then: ModelThen | None = None
+        """The model, as it was when it was first compiled, or has last answered a call itself."""
         self.states = StateMemory()
         self._beside: dict[str, Tensor] = {}
         """Weights that plans have only what was computed of, and no model has; others with the same
@@ -245,6 +248,7 @@ class Compiled(Plans):
             compilation = compile_model(job)
         if self.fitted is None:
             check_alike(self.entries, compilation)
+        self._then = self._then or ModelThen.of(self.model)
         if not self.entries and isinstance(self.model, torch.nn.Module):
             self._stamps = stamps_of(dict(tensors_of(unwrapped(self.model))))
         self._take(
@@ -485,6 +489,13 @@ class Compiled(Plans):
         """What the model itself returns."""
         assert self.model is not None, "what was loaded has none to run"
         check_unseen(self.model, self._stamps if self.fitted is None else self.fitted)
+        return self._run_model(*args, **kwargs)
+
+    def _run_model(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model itself returns. InputError where it is another one than was compiled."""
+        assert self.model is not None, "what was loaded has none to run"
+        if self._then is not None:
+            self._then = self._then.check(self.model, args, kwargs)
         return self.model(*args, **kwargs)
 
     def _held_by_name(self) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from anabranch.compiled.request import PlanRequest
 from anabranch.compiled.states import StateMemory
@@ -81,6 +82,17 @@ def elsewhere(memory: StateMemory, model: Any) -> str:
     held = _held(model) if memory.places else {}
     there = memory.places.items()
     return next((n for n, x in there if n not in held or not same_memory(held[n], x)), "")
+
+
+def apart(memory: StateMemory, results: Any) -> Any:
+    """What the model itself returned, with copies of its states, as its plans return them."""
+    held = {place.untyped_storage().data_ptr() for place in memory.places.values()}
+
+    def own(tensor: Tensor) -> Tensor:
+        strided = tensor.layout is torch.strided
+        return tensor.clone() if strided and tensor.untyped_storage().data_ptr() in held else tensor
+
+    return pytree.tree_map_only(Tensor, own, results) if held else results
 
 
 def anew(memory: StateMemory) -> StateMemory:

@@ -47,6 +47,7 @@ from anabranch.compiled.memory import MemoryUse
 from anabranch.compiled.request import PlanRequest
 from anabranch.compiled.sources import sources
 from anabranch.compiled.transforms import check_plain, transforming
+from anabranch.compiled.unseen_model import ModelThen
 from anabranch.compiled.weights import Stamps, other_weights, stamps_of
 from anabranch.errors import (
     CaptureError,
@@ -108,7 +109,7 @@ class CutModel(Compiled):
         cut_states.check_not_read(self.states, trace, self._sections.read)
         cut_states.warn_of_lost(seen, self.model, trace, self.trace)
         if not self._forms:
-            self._model_is = attributes(self.model)
+            self._model_is, self._then = attributes(self.model), ModelThen.of(self.model)
             self._roots, self._frozen = roots_of(self.model), frozen_of(self.model)
         with neutral(), generators_kept(self.target.device):  # its steps are run to be compared
             try:
@@ -229,7 +230,7 @@ class CutModel(Compiled):
             warnings.warn(UNSEEN.format(**told), stacklevel=4)
         args, kwargs = form.rebuilt(tensors)
         try:
-            return self.model(*args, **kwargs)
+            return cut_states.apart(self.states, self._run_model(*args, **kwargs))
         finally:
             if self._other_weight():  # this way writes to what plans have as a constant
                 self.refit(self.model)

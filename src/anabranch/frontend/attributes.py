@@ -42,13 +42,29 @@ IN_TRAINING = (
 def attributes(model: Any) -> dict[str, str]:
     """By the path of each module a digest of what it is. Empty for what is no module, and for one
     that was written for a graph, whose operators are its code."""
+    modules = _modules(model)
+    unread = {kind: _unread(kind) for kind in set(map(type, modules.values()))}
+    return {path: _digest(module, unread[type(module)]) for path, module in modules.items()}
+
+
+def each_attribute(model: Any) -> dict[str, str]:
+    """A text for each attribute that `attributes` looks at, by its name ("norm.eps"), and by the
+    path of each module one for its class and hooks."""
+    texts = dict[str, str]()
+    for path, module in _modules(model).items():
+        texts[path] = "\n".join(_kind(module))
+        plain = vars(module)
+        for name in plain.keys() - _unread(type(module)):
+            if not isinstance(plain[name], torch.Tensor):
+                texts[f"{path}.{name}".removeprefix(".")] = _told(plain[name])
+    return texts
+
+
+def _modules(model: Any) -> dict[str, nn.Module]:
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         return {}
     modules = dict(unwrapped(model).named_modules())
-    if any(isinstance(module, fx.GraphModule) for module in modules.values()):
-        return {}
-    unread = {kind: _unread(kind) for kind in set(map(type, modules.values()))}
-    return {path: _digest(module, unread[type(module)]) for path, module in modules.items()}
+    return {} if any(isinstance(each, fx.GraphModule) for each in modules.values()) else modules
 
 
 def other(model: Any, recorded: Mapping[str, str]) -> str | None:
@@ -75,14 +91,21 @@ def _unread(kind: type) -> frozenset[str]:
 
 
 def _digest(module: nn.Module, unread: frozenset[str]) -> str:
-    kind, attributes = type(module), vars(module)
+    attributes = vars(module)
     told = (
         f"{name}={_told(attributes[name])}"
         for name in sorted(attributes.keys() - unread)
         if not isinstance(attributes[name], torch.Tensor)
     )
+    kind, *hooks = _kind(module)
+    return digest_text("\n".join((kind, *told, *hooks)))[:16]
+
+
+def _kind(module: nn.Module) -> list[str]:
+    """Its class, and its hooks."""
+    kind = type(module)
     hooks = (f"{name} {_hooks(module, name)}" for name in HOOKS)
-    return digest_text("\n".join((f"{kind.__module__}.{kind.__qualname__}", *told, *hooks)))[:16]
+    return [f"{kind.__module__}.{kind.__qualname__}", *hooks]
 
 
 def _hooks(module: nn.Module, name: str) -> list[str]:
