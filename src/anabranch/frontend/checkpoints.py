@@ -9,6 +9,9 @@ does not see them. A step that was captured so would leave these weights as they
 Running them again also writes again to what the layers write to (running statistics, counters). So
 they are run twice here, too, the second time after forward and in the order of backward, for these
 writes alone: all else of it is what was computed already.
+
+The other form (use_reentrant=False) runs its layers again in backward, as it does in eager: with
+the random numbers that they had, where it was not told to draw others.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ import torch.utils.checkpoint
 from torch import Tensor
 
 from anabranch.frontend.draws import Draws
+
+GENERATOR = "_checkpoint_without_reentrant_generator"
+"""Torch's name of what goes around the layers of the form that is not reentrant."""
 
 
 class _ComputedOnce:
@@ -55,15 +61,39 @@ class _ComputedOnce:
             self._draws.count = end
 
 
+def _with_its_draws(draws: Draws) -> Callable[..., Any]:
+    """In the place of the generator that goes around the layers of the other form. The function
+    that it is given is what it runs again."""
+
+    def around(function: Any, preserve_rng_state: bool = True, *rest: Any, **kwargs: Any) -> Any:
+        count = draws.count
+
+        def again(*args: Any, **named: Any) -> Any:
+            with draws.again_from(count):
+                return function(*args, **named)
+
+        layers = again if preserve_rng_state else function
+        return _GENERATOR(layers, preserve_rng_state, *rest, **kwargs)
+
+    return around
+
+
+_GENERATOR: Any = getattr(torch.utils.checkpoint, GENERATOR, None)
+
+
 @contextmanager
 def checkpoints_computed_once(draws: Draws | None) -> Iterator[None]:
-    """Within it the reentrant form of torch's checkpoint calls its layers. `draws`: those of the
-    step."""
+    """Within it the reentrant form of torch's checkpoint calls its layers, and the other one draws
+    again what they drew. `draws`: those of the step."""
     module: Any = torch.utils.checkpoint
     was, computed_once = module.CheckpointFunction, _ComputedOnce(draws)
     module.CheckpointFunction = computed_once
+    if draws is not None and _GENERATOR is not None:
+        setattr(module, GENERATOR, _with_its_draws(draws))
     try:
         yield
         computed_once.run_again()
     finally:
         module.CheckpointFunction = was
+        if _GENERATOR is not None:
+            setattr(module, GENERATOR, _GENERATOR)

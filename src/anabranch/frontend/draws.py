@@ -10,7 +10,8 @@ Operators that draw are replaced by what they draw of uniform numbers, whose dis
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -47,10 +48,22 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, random: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.random, self.count, self.phase = random, 0, "forward"
+        self._again = 0
 
     def enters(self, phase: str) -> None:
         """What follows is of this phase of the step: `backward`, `update`."""
         self.phase = phase
+
+    @contextmanager
+    def again_from(self, count: int) -> Iterator[None]:
+        """Within it the numbers from the one of this count on are drawn again, in backward, too."""
+        end, self.count = self.count, count
+        self._again += 1
+        try:
+            yield
+        finally:
+            self.count = end
+            self._again -= 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -58,12 +71,13 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if func in FUSED and not _drops(func, args, kwargs):
             return func(*args, **kwargs)
-        if torch._C._current_autograd_node() is not None:
+        if torch._C._current_autograd_node() is not None and not self._again:
             raise CaptureError(
                 f"the backward pass draws random numbers ({func})",
                 "a part that is run again for its gradients (torch.utils.checkpoint) would draw "
                 "others than it drew before",
-                "leave out dropout in that part, or the checkpoint: what is kept is chosen anyway",
+                "leave out dropout in that part, preserve_rng_state=False, or the checkpoint: what "
+                "is kept is chosen anyway",
             )
         if func in FUSED:
             raise AttentionDropoutError
