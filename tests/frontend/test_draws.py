@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from tests.frontend.steps import RANDOM, functional, graph_of, translated
 from torch import Tensor, nn
 
+import anabranch
 from anabranch.errors import CaptureError
 from anabranch.ir import ops
 from anabranch.ir.eval import eval_graph
@@ -42,6 +44,11 @@ DRAWS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
     "randint": (lambda x: torch.randint(3, 9, (COUNT,)), 5.5, 35 / 12),
     "randint_like": (lambda x: torch.randint_like(x, 6), 2.5, 35 / 12),
     "dropout": (lambda x: F.dropout(x + 1, 0.25), 1.0, 1 / 3),
+    "rrelu": (lambda x: F.rrelu(x - 1, 0.2, 0.6, training=True), -0.4, 0.16 / 12),
+    "rrelu in place": (
+        lambda x: F.rrelu(x - 2, 0.2, 0.6, training=True, inplace=True),
+        *(-0.8, 0.64 / 12),
+    ),
     "native dropout": (lambda x: torch.native_dropout(x + 1, 0.25, True)[0], 1.0, 1 / 3),
 }
 
@@ -106,6 +113,45 @@ def test_a_gradient_passes_where_the_forward_did() -> None:
     torch.testing.assert_close(loss, (model[0](x)[0] * kept / 0.7).sum())
     drawn = [node for node in graph.nodes if node.op == "anabranch.uniform.default"]
     assert len(drawn) == 1 and not any(ops.info(node.op).random for node in graph.nodes)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("inplace", [False, True])
+def test_leaky_relus_of_random_slopes_have_the_gradient_of_theirs(
+    inplace: bool, training: bool
+) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(40))
+            self.rrelu = nn.RReLU(0.2, 0.6, inplace=inplace)
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.rrelu(x * self.weight)
+            return result
+
+    def loss(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = model(x)
+        return y.sum(), y
+
+    model, x = Model().train(training), torch.linspace(-1, 1, 40)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options: dict[str, Any] = {"target": "cpu", "search": "none", "cache_dir": None}
+    _, y = anabranch.compile_step(model, loss, optimizer, (x,), **options)(x)
+    slopes = y / x
+    torch.testing.assert_close(model.weight.detach(), 1 - 0.1 * slopes * x)
+    assert torch.equal(slopes[x > 0], torch.ones(20))
+    low = slopes[x < 0].detach()
+    assert low.min() >= 0.2 and low.max() <= 0.6 and (len(low.unique()) > 15) == training
+
+
+def test_an_rrelu_that_draws_nothing_is_trained_under_torch_compile() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.RReLU()).eval()
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    fast = torch.compile(model, backend="anabranch")
+    right = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    ours = torch.autograd.grad(fast(x).square().sum(), list(model.parameters()))
+    torch.testing.assert_close(ours, right)
 
 
 @pytest.mark.parametrize("name", ["permutation", "many whole numbers"])

@@ -39,7 +39,7 @@ DECOMPOSED = (
     *("glu_backward", "logit_backward", "native_dropout_backward"),
     *("log_sigmoid_forward", "log_sigmoid_backward"),
     *("_softmax_backward_data", "_log_softmax_backward_data"),
-    "native_group_norm_backward",
+    *("native_group_norm_backward", "rrelu_with_noise_backward"),
     *("_fused_rms_norm", "_fused_rms_norm_backward"),
     *("nll_loss_forward", "nll_loss2d_forward"),
     *("mse_loss", "mse_loss_backward", "smooth_l1_loss"),

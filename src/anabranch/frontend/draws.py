@@ -111,6 +111,27 @@ def _native_dropout(draws: Draws, x: Tensor, p: float, train: bool | None) -> An
     return x * mask * (1 / (1 - p)), mask
 
 
+def _rrelu(
+    draws: Draws,
+    x: Tensor,
+    noise: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> Tensor:
+    """A leaky ReLU, of which each number has a slope of its own while it is trained."""
+    if not training:
+        return torch.nn.functional.leaky_relu(x, (lower + upper) / 2)
+    slopes = _of_dtype(draws.uniform(x.shape), x.dtype) * (upper - lower) + lower
+    noise.copy_(torch.where(x <= 0, slopes, 1.0))
+    return x * noise
+
+
+def _rrelu_(draws: Draws, x: Tensor, noise: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return x.copy_(_rrelu(draws, x, noise, *args, **kwargs))
+
+
 def _bernoulli(draws: Draws, x: Tensor, p: Any = None, *, generator: Any = None) -> Tensor:
     return (draws.uniform(x.shape) < (x if p is None else p)).to(x.dtype)
 
@@ -183,6 +204,8 @@ def _of_shape(kind: str) -> Callable[..., Tensor]:
 
 REPLACED: dict[Any, Callable[..., Any]] = {
     _ATEN.native_dropout.default: _native_dropout,
+    _ATEN.rrelu_with_noise.default: _rrelu,
+    _ATEN.rrelu_with_noise_.default: _rrelu_,
     _ATEN.bernoulli.default: _bernoulli,
     _ATEN.bernoulli.p: _bernoulli,
     _ATEN.bernoulli_.float: _bernoulli_,
