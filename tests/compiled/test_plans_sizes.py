@@ -348,7 +348,7 @@ class Counting(nn.Module):
 
 def test_states_are_those_of_all_sizes_and_have_no_padding() -> None:
     model = Counting().eval()
-    how: dict[str, Any] = {"dynamic_shapes": BY_BATCH, "sizes": [4, 8], "unseen": "eager"}
+    how: dict[str, Any] = {"dynamic_shapes": BY_BATCH, "sizes": [4, 8]}
     fast = compiled(copy.deepcopy(model), X, trace=Trace(quiet=True), **how)
     for n in (4, 8, 4):
         x = torch.randn(n, 50)

@@ -679,3 +679,31 @@ def test_buffers_that_a_plain_object_holds_too_are_states() -> None:
         torch.testing.assert_close(fast(x), twin(x))
         torch.testing.assert_close(dict(model.state_dict()), dict(twin.state_dict()))
     assert model.cache.count == 7
+
+
+def test_calls_between_sizes_run_a_model_whose_own_tensors_are_the_states() -> None:
+    class Counting(nn.Module):
+        count: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.count += 1
+            y: Tensor = self.linear(x)
+            return y
+
+    model = Counting().eval()
+    shapes = ({0: torch.export.Dim("batch", max=8)},)
+    fast = anabranch.compile(
+        model, (torch.randn(4, 4),), dynamic_shapes=shapes, sizes=[4, 8], unseen="eager", **FAST
+    )
+    for rows in (4, 3, 8, 1):
+        x = torch.randn(rows, 4)
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x), model.linear(x))
+    assert model.count == 4
+    with pytest.raises(InputError, match="padding would be written"):
+        fast.session()(torch.randn(3, 4))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import anabranch
-from anabranch.errors import OptionError
+from anabranch.errors import InputError, OptionError
 from anabranch.integrations import dynamo
 
 QUICK: dict[str, Any] = {
@@ -177,3 +177,39 @@ def test_what_is_compiled_after_a_reset_is_not_closed(made: list[int]) -> None:
 def test_what_cannot_be_called_is_not_warmed() -> None:
     with pytest.raises(OptionError, match="the model is a str"):
         anabranch.warm("model", [(torch.randn(2, 2),)])
+
+
+def test_padding_is_proved_while_warming_and_no_call_captures(
+    made: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = Net()
+    model = anabranch.warm(backend(net, dynamic=True), [torch.randn(n, 8) for n in (4, 16)])
+
+    def refused(*arguments: Any) -> Any:
+        raise AssertionError("a call captured its graph")
+
+    monkeypatch.setattr(dynamo._Lazy, "_captured", refused)
+    x = torch.randn(7, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x)[0], net(x)[0])
+    assert len(made) == 2
+
+
+def test_warming_says_why_calls_are_not_padded(made: list[int]) -> None:
+    with pytest.warns(UserWarning, match=r"run uncompiled: aten\.mean\.dim: it works along"):
+        anabranch.warm(backend(Centred(), dynamic=True), [torch.randn(4, 8)])
+
+
+def test_calls_that_are_not_padded_are_refused_where_that_is_asked_for(made: list[int]) -> None:
+    net = Centred()
+    refusing = {**QUICK, "unseen": "refuse"}
+    model = torch.compile(net.eval(), backend="anabranch", options=refusing, dynamic=True)
+    with pytest.warns(UserWarning, match="are refused: "):
+        anabranch.warm(model, [torch.randn(4, 8)])
+    with torch.no_grad():
+        x = torch.randn(4, 8)
+        torch.testing.assert_close(model(x), net(x))
+        with pytest.raises(InputError, match="it works along the padded axis"):
+            model(torch.randn(3, 8))
+        with pytest.raises(InputError, match="after the model was warmed"):
+            model(torch.randn(1, 8))

@@ -477,7 +477,7 @@ class Compiled(Plans):
                 if not bound_call.differences:
                     return answer(bound_call.tensors)
         eager = self._unseen if self.options.unseen == "eager" and self.model is not None else None
-        if any(entry.plan.tasks.states for entry in self.entries):
+        if not self._states_are_the_models():
             eager = None  # it would read and write states of its own
         done, outcome = answer_between(self._buckets, args, kwargs, eager)
         if done:
@@ -485,10 +485,21 @@ class Compiled(Plans):
         more = "Add yours with .add(...)" if self.model is not None else "Compile the model for it"
         raise refusal(self.entries, args, kwargs, more, outcome)
 
+    def _states_are_the_models(self) -> bool:
+        """Whether each state lies in the model's own tensor, so that the model may take a call."""
+        held = dict[str, Tensor]()
+        if isinstance(self.model, torch.nn.Module):
+            held = dict(self.model.named_buffers(remove_duplicate=False))
+            held.update(self.model.named_parameters(remove_duplicate=False))
+        states = self.states.present().items()
+        return all(name in held and held[name].data_ptr() == at.data_ptr() for name, at in states)
+
     def _unseen(self, *args: Any, **kwargs: Any) -> Any:
         """What the model itself returns."""
         assert self.model is not None, "what was loaded has none to run"
-        check_unseen(self.model, self._stamps if self.fitted is None else self.fitted)
+        stamps = self._stamps if self.fitted is None else self.fitted
+        states = self.states.present()
+        check_unseen(self.model, {n: stamp for n, stamp in stamps.items() if n not in states})
         return self._run_model(*args, **kwargs)
 
     def _run_model(self, *args: Any, **kwargs: Any) -> Any:

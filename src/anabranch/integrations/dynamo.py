@@ -37,7 +37,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.refit import refit
 from anabranch.compiled.weights import stamps_of
-from anabranch.errors import OptionError, WeightsError
+from anabranch.errors import InputError, OptionError, WeightsError
 from anabranch.frontend.backward import training_decompositions
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.from_fx import capture_fx
@@ -70,8 +70,11 @@ SHARED = (
 )
 UNSEEN = (
     "a call has a size that anabranch.warm was not given, and that is not proved to be harmless to "
-    "pad: it runs uncompiled; warm the model with such a call as well"
+    "pad"
 )
+ALSO = "warm the model with such a call as well"
+LATER = "torch.compile made its graph after the model was warmed, for another dtype or a size of 1"
+VIEWS = "its results share memory with inputs, or depend on where inputs begin in theirs"
 Boxed = Callable[[list[Any]], Sequence[Any]]
 VERSION = operator.attrgetter("_version")
 """How often a tensor was written to: with its address, what a plan depends on of a weight."""
@@ -197,6 +200,8 @@ class _Lazy:
         placeholders = [node for node in self.graph.graph.nodes if node.op == "placeholder"]
         self.symbolic = SymbolicCalls([placeholders[i] for i in self.dynamic], self.graph.graph)
         self.sized: dict[tuple[int, ...], Compiled] = {}
+        self.unpadded: str | None = None
+        """Why calls are not padded; "" where they may be, None where nobody has asked."""
         self.read: list[int] = []
         """Where the weights were that plans have, and how often they had been written to."""
 
@@ -214,7 +219,7 @@ class _Lazy:
         if read != self.read:
             self._follow(arguments)
             self.read = read
-        called(self)
+        warmed = called(self)
         key = tuple(map(_kind, dynamic))
         if self.counted:
             key += tuple((v.storage_offset(), v.stride()) for v in dynamic if isinstance(v, Tensor))
@@ -225,11 +230,14 @@ class _Lazy:
             plan = self.plans[key] = self._compile(arguments)
             if (sizes := self.symbolic.sizes(dynamic)) is not None:
                 self.sized[sizes] = plan
+        if warmed and self.unpadded is None and self.sized:
+            self._prove(arguments, dynamic)
         results: Sequence[Any] = plan.called_within(*dynamic)
         return with_views(results, self.views)[: self.results] if self.views else results
 
-    def _between(self, arguments: list[Any], dynamic: list[Any]) -> Sequence[Any]:
-        """A call that has no plan, after all that were to be made are."""
+    def _prove(self, arguments: list[Any], dynamic: list[Any]) -> None:
+        """Whether calls between the sizes that have plans may be padded: asked while the model is
+        warmed, so that no call has to, and said where they may not."""
 
         def whole(inputs: Sequence[Any]) -> list[Any]:
             values = list(arguments)
@@ -237,17 +245,33 @@ class _Lazy:
                 values[i] = value
             return values
 
-        results = None
-        if not self.views and not self.counted and self.sized:
-            results = self.symbolic.answer(
-                *(dynamic, self.sized, lambda inputs: self.graph(*whole(inputs))),
+        reasons = (
+            [VIEWS]
+            if self.views or self.counted
+            else self.symbolic.prove(
+                dynamic,
+                lambda inputs: self.graph(*whole(inputs)),
                 lambda inputs: self._tensors_alone(whole(inputs)),
             )
-        if results is not None:
-            return results
+        )
+        self.unpadded = "; ".join(dict.fromkeys(map(str, reasons)))
+        if self.unpadded:
+            what = "are refused" if self.options.unseen == "refuse" else "run uncompiled"
+            told = f"calls of sizes that anabranch.warm is not given {what}: {self.unpadded}"
+            warnings.warn(told, stacklevel=4)
+
+    def _between(self, arguments: list[Any], dynamic: list[Any]) -> Sequence[Any]:
+        """A call that has no plan, after all that were to be made are."""
+        if not self.views and not self.counted:
+            results = self.symbolic.answer(dynamic, self.sized)
+            if results is not None:
+                return results
+        why = LATER if self.unpadded is None else self.unpadded or "no plan is as large"
+        if self.options.unseen == "refuse":
+            raise InputError(UNSEEN, why, ALSO)
         if not self.told:
             self.told = True
-            warnings.warn(UNSEEN, stacklevel=3)
+            warnings.warn(f"{UNSEEN}: it runs uncompiled ({why}); {ALSO}", stacklevel=3)
         outputs: Sequence[Any] = self.graph(*arguments)
         return outputs
 

@@ -42,26 +42,35 @@ class SymbolicCalls:
             return None
         return sizes
 
-    def answer(
+    def prove(
         self,
         inputs: Sequence[Any],
-        plans: Mapping[tuple[int, ...], Callable[..., Any]],
         graph: Callable[[list[Any]], Sequence[Any]],
         capture: Capture,
-    ) -> Sequence[Any] | None:
-        """What the next larger plan makes of a call that is padded; None where there is none, or
-        padding is not proved harmless. `graph` runs the graph as it is, `capture` captures it."""
+    ) -> list[Refused]:
+        """Prove, once, that calls like this one may be padded; returns why they may not, dimension
+        by dimension. `graph` runs the graph as it is, `capture` captures it."""
         sizes = self.sizes(inputs)
-        fitting = [at for at in plans if sizes and all(map(int.__le__, sizes, at))]
-        if sizes is None or not fitting or self.shapes is None:
-            return None
-        full = min(fitting, key=lambda at: (torch.Size(at).numel(), at))
+        if sizes is None or self.shapes is None:
+            return []
         if self._calls is None:
             proofs = [
                 self._proved(list(inputs), sizes, number, graph, capture)
                 for number in range(len(sizes))
             ]
             self._calls = SizedCalls(self.shapes, tuple(proofs))
+        return [proof for proof in self._calls.proofs if isinstance(proof, Refused)]
+
+    def answer(
+        self, inputs: Sequence[Any], plans: Mapping[tuple[int, ...], Callable[..., Any]]
+    ) -> Sequence[Any] | None:
+        """What the next larger plan makes of a call that is padded; None where there is none, or
+        padding is not proved harmless."""
+        sizes = self.sizes(inputs)
+        fitting = [at for at in plans if sizes and all(map(int.__le__, sizes, at))]
+        if sizes is None or not fitting or self._calls is None:
+            return None
+        full = min(fitting, key=lambda at: (torch.Size(at).numel(), at))
         for size, more, proof in zip(sizes, full, self._calls.proofs, strict=True):
             if size != more and (isinstance(proof, Refused) or size < proof.least):
                 return None
@@ -106,7 +115,10 @@ class SymbolicCalls:
         capture: Capture,
     ) -> PaddingProof | Refused:
         assert self.shapes is not None
-        size = max(call_sizes[number], 2)
+        size, most = max(call_sizes[number], 2), self.shapes.dimensions[number].most
+        size = size if most is None else min(size, most - 1)
+        if size < 1:
+            return Refused("it has one size alone")
         if self.shapes.rows(number) is None or self.shapes.uneven:
             return Refused(self.shapes.uneven or "an axis has its size and some more")
         few = tuple(size if i == number else n for i, n in enumerate(call_sizes))

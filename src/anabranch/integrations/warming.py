@@ -37,11 +37,12 @@ _frames: set[int] = set()
 """Code, by Dynamo's number for it, of which all graphs are closed."""
 
 
-def called(graph: Warmed) -> None:
-    """A graph runs, perhaps while its model is warmed."""
+def called(graph: Warmed) -> bool:
+    """A graph runs; returns whether its model is being warmed."""
     graphs = _warming.get()
     if graphs is not None and graph not in graphs:
         graphs.append(graph)
+    return graphs is not None
 
 
 def is_closed(frame: int | None) -> bool:
@@ -81,7 +82,9 @@ def warm(model: Any, sizes: Sequence[Any]) -> Any:
 
     Returns:
         The model. Afterwards a call of another size runs the next larger plan, if that is proved
-        harmless, and else the model as it is, under torch.compile with one warning.
+        harmless, and else the model as it is, under torch.compile with one warning; with
+        `unseen="refuse"` it is an InputError. A warning says now where padding is not proved
+        harmless, and why.
 
     Raises:
         OptionError: There are no sizes, they are not in a list, or the model runs no graph of
