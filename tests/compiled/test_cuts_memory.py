@@ -99,3 +99,17 @@ def test_what_is_written_to_inputs_is_compared_with_what_the_model_writes() -> N
 
     with pytest.raises(NumericsError, match="the input x has the relative error"):
         compiled(model, torch.randn(4, 4))
+
+
+def test_numbers_that_are_conjugated_or_negated_when_read_are_taken() -> None:
+    def model(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        chosen, z = x[x.real > 0], ((x @ x.mT) @ x).abs().tanh()
+        return chosen, z, y[y > 0]
+
+    numbers = torch.randn(4, 4, dtype=torch.complex64)
+    lazy = numbers.conj()
+    for example in ((numbers, numbers.imag), (lazy, lazy.imag)):
+        fast = compiled(model, *example)
+        for args in ((numbers, numbers.imag), (lazy, lazy.imag)):
+            for ours, theirs in zip(fast(*args), model(*args), strict=True):
+                torch.testing.assert_close(ours, theirs)

@@ -90,7 +90,11 @@ def run(
             if before is not None and drawn is None:
                 begin = min(came, _alike_at_first(before, path))
             if not begin:
-                values = dict(zip(path.inputs, tensors, strict=True))
+                read = (
+                    x if i in path.written else x.resolve_conj().resolve_neg()
+                    for i, x in enumerate(tensors)
+                )
+                values = dict(zip(path.inputs, read, strict=True))
             values.update({name: places[path.states[name]] for name in path.states})
             came = begin
             try:

@@ -89,7 +89,8 @@ class Sections:
                 break
             refused |= unable
         # Tensors of our own: the model may write to them.
-        tensors = [leaf for leaf in own_inputs(trace.leaves, {})[0] if isinstance(leaf, Tensor)]
+        own = own_inputs(trace.leaves, {})[0]
+        tensors = [leaf.resolve_conj().resolve_neg() for leaf in own if isinstance(leaf, Tensor)]
         values: dict[str, Any] = dict(zip(trace.inputs, tensors, strict=True))
         state = dict(tensors_of(unwrapped(model))) if trace.weights or trace.states else {}
         values.update({name: state[trace.states[name]].detach().clone() for name in trace.states})
