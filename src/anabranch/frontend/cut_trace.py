@@ -190,7 +190,9 @@ class _SymbolicTrace:
         self, answers: Sequence[ValueAnswer], results: Any, states: Collection[str]
     ) -> CutTrace:
         """The graph, checks and common subexpressions seen to."""
-        tensors = [*self.state.values(), *(self.leaves[i] for i in self.tensor_leaves)]
+        # Of a call's tensors a way reads the numbers, not what is conjugated when it is read.
+        called = (self.leaves[i].resolve_conj().resolve_neg() for i in self.tensor_leaves)
+        tensors = [*self.state.values(), *called]
         fakes = [self.fake.from_tensor(_plain(tensor), static_shapes=True) for tensor in tensors]
         cutting = _Cutting(self.fake, self.shapes, answers)
 
