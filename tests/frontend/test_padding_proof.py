@@ -161,7 +161,7 @@ def check(model: Any, found: PaddingProof, at: Any, *args: torch.Tensor, full: i
         whole = []
         for x, rows, zeros in zip(args, at, found.zeros, strict=True):
             for one in rows:
-                x = padded(x, one, size, full, zeros)
+                x = padded(x, one, size, full, zeros, found.true_masks)
             if other and rows and not zeros and x.is_floating_point():
                 x = x.clone()
                 x.narrow(rows[0][0], size, full - size).uniform_(-3, 3)
@@ -250,6 +250,9 @@ SEQUENCES: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
     (lambda x: (x[:, 0], x.tril(), F.layer_norm(x, (6,)).flatten(0, 1)), (X,)),
     (lambda x, m: DECODER(x, src_key_padding_mask=~m), (X, MASK)),
     (lambda x, m: x.masked_fill(~m[..., None], -math.inf).amax(1), (X, MASK)),
+    # Masks that are True where there is padding.
+    (lambda x, m: DECODER(x, src_key_padding_mask=m), (X, ~MASK)),
+    (lambda x, m: (hidden(x, ~m), x.masked_fill(m[..., None], 0).sum(1)), (X, ~MASK)),
 ]
 LEAKING: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = [
     (lambda x: F.scaled_dot_product_attention(x, x, x), (X,), "attends to the padding"),
@@ -278,6 +281,13 @@ def sequence(model: Any, args: tuple[torch.Tensor, ...]) -> PaddingProof:
 def test_sequences_that_masks_keep_apart(number: int) -> None:
     model, args = SEQUENCES[number]
     check(model, sequence(model, args), [[(1, 1, 1)]] * len(args), *args, full=7)
+
+
+def test_masks_are_padded_with_true_where_that_hides_padding() -> None:
+    assert not sequence(hidden, (X, MASK)).true_masks
+    assert sequence(lambda x, m: hidden(x, ~m), (X, ~MASK)).true_masks
+    with pytest.raises(UnprovenError, match="-inf"):  # one mask of each kind
+        sequence(lambda x, m, n: hidden(x, m) + hidden(x, ~n), (X, MASK, ~MASK))
 
 
 @pytest.mark.parametrize("number", range(len(LEAKING)))

@@ -213,3 +213,28 @@ def test_calls_that_are_not_padded_are_refused_where_that_is_asked_for(made: lis
             model(torch.randn(3, 8))
         with pytest.raises(InputError, match="after the model was warmed"):
             model(torch.randn(1, 8))
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+        out: Tensor = self.attention(x, x, x, key_padding_mask=padding, need_weights=False)[0]
+        return out
+
+
+def test_encoders_whose_masks_say_what_is_padding(made: list[int]) -> None:
+    def call(batch: int, tokens: int) -> tuple[Tensor, Tensor]:
+        lengths = torch.randint(1, tokens + 1, (batch, 1))
+        return torch.randn(batch, tokens, 8), torch.arange(tokens) >= lengths
+
+    net = Encoder()
+    model = anabranch.warm(backend(net, dynamic=True), [call(4, 8), call(8, 16)])
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for batch, tokens in ((3, 5), (8, 15), (2, 9)):
+            inputs = call(batch, tokens)
+            torch.testing.assert_close(model(*inputs), net(*inputs))
+    assert len(made) == 2

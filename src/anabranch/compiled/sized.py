@@ -74,7 +74,9 @@ class SizedCalls:
             assert isinstance(proof, PaddingProof) and rows is not None
             for place, (at, zeros) in enumerate(zip(rows, proof.zeros, strict=True)):
                 for axis in at:
-                    extended[place] = padded(extended[place], axis, size, more, zeros)
+                    extended[place] = padded(
+                        *(extended[place], axis, size, more), zeros, proof.true_masks
+                    )
         return extended
 
     def cut(self, leaves: Sequence[Any], sizes: Sequence[int], full: Sequence[int]) -> list[Any]:
@@ -245,7 +247,7 @@ def _of_all_sizes(proofs: Sequence[PaddingProof]) -> PaddingProof:
     an axis, `[outer, size, inner]`, one may depend on them, and is 0: the axis says it."""
     first, last = proofs[0], proofs[-1]
     axes = [[[axis for axis, _, _ in at] for at in proof.results] for proof in proofs]
-    if axes[0] != axes[-1] or first.zeros != last.zeros:
+    if axes[0] != axes[-1] or (first.zeros, first.true_masks) != (last.zeros, last.true_masks):
         raise UnprovenError("what is padded depends on the other dimensions")
     results = tuple(
         tuple(map(_of_both, *at)) for at in zip(first.results, last.results, strict=True)

@@ -12,16 +12,23 @@ from torch import Tensor
 from anabranch.frontend.padding_proof import RowAxis
 
 
-def padded(tensor: Tensor, rows: RowAxis, size: int, full: int, zeros: bool = False) -> Tensor:
-    """The tensor with `full` rows where it has `size`: zeros, or copies of its last row, for those
-    are sure to be such as the model takes."""
+def padded(
+    tensor: Tensor,
+    rows: RowAxis,
+    size: int,
+    full: int,
+    zeros: bool = False,
+    true_masks: bool = False,
+) -> Tensor:
+    """The tensor with `full` rows where it has `size`: zeros, which are True for truth values if
+    `true_masks`, or copies of its last row, for those are sure to be such as the model takes."""
     axis, outer, inner = rows
     apart = _apart(tensor, axis, (outer, size, inner)) if outer > 1 else tensor
     at, more = (axis + 1, full - size) if outer > 1 else (axis, (full - size) * inner)
     shape = [*apart.shape]
     if zeros:
         shape[at] = more
-        tail = apart.new_zeros(shape)
+        tail = apart.new_full(shape, int(true_masks and tensor.dtype == torch.bool))
     else:
         count = 1 if outer > 1 else inner
         last = apart.narrow(at, apart.shape[at] - count, count)

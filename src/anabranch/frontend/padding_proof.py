@@ -71,12 +71,13 @@ class PaddingProof:
     padded with zeros; else with copies of its last row. `results`: for each leaf of the result
     where it has rows. `least`: rows that a call has at least. `apart`: rows do not meet, none
     depends on its number, and they share no drawn number, so a call may also be answered in
-    pieces."""
+    pieces. `true_masks`: truth values are padded with True in place of zeros."""
 
     zeros: tuple[bool, ...]
     results: tuple[tuple[RowAxis, ...], ...]
     least: int = 1
     apart: bool = False
+    true_masks: bool = False
 
 
 def padding_proof(
@@ -84,14 +85,14 @@ def padding_proof(
 ) -> PaddingProof:
     """That calls may be padded along the axis that has these two `sizes` in the two captures.
     `rows`: for each tensor of a call where it has rows. Masks are padded with zeros where copies
-    of the last row would not do. UnprovenError if they would not do either."""
+    of the last row would not do, or with True. UnprovenError if they would not do either."""
     first: UnprovenError | None = None
     if captured.graph.states:
         path = captured.graph.states[0].path
         raise UnprovenError(f"the model writes to {path}, and padding would be written, too")
-    for zeros in _paddings([value.type for value in captured.graph.inputs], rows):
+    for zeros, true_masks in _paddings([value.type for value in captured.graph.inputs], rows):
         try:
-            return _PaddingWalk(captured, other, sizes).proof(rows, zeros)
+            return _PaddingWalk(captured, other, sizes).proof(rows, zeros, true_masks)
         except UnprovenError as unproven:
             first = first or unproven
     assert first is not None
@@ -100,14 +101,18 @@ def padding_proof(
 
 def _paddings(
     types: Sequence[TensorType], rows: Sequence[Sequence[RowAxis]]
-) -> Iterator[tuple[bool, ...]]:
-    """Which inputs are padded with zeros: none, truth values, also integers, all."""
+) -> Iterator[tuple[tuple[bool, ...], bool]]:
+    """Which inputs are padded with zeros: none, truth values, also integers, all. Afterwards the
+    same with True for truth values, as masks have it that say what is padding."""
     kinds = [
         0 if not at else 1 if t.dtype == torch.bool else 3 if t.dtype.is_floating_point else 2
         for t, at in zip(types, rows, strict=True)
     ]
     tried = [tuple(0 < kind <= most for kind in kinds) for most in range(4)]
-    yield from dict.fromkeys(tried)
+    zeros = dict.fromkeys(tried)
+    yield from ((each, False) for each in zeros)
+    if 1 in kinds:
+        yield from ((each, True) for each in zeros if any(each))
 
 
 @dataclass(slots=True)
@@ -130,7 +135,9 @@ class _PaddingWalk:
     def __post_init__(self) -> None:
         self.numbers = PaddingNumbers(self.axes, self.types, self.shapes)
 
-    def proof(self, rows: Sequence[Sequence[RowAxis]], zeros: tuple[bool, ...]) -> PaddingProof:
+    def proof(
+        self, rows: Sequence[Sequence[RowAxis]], zeros: tuple[bool, ...], true_masks: bool
+    ) -> PaddingProof:
         graph, twin = self.first.graph, self.second.graph
         if self.first.signature.mutations:
             raise UnprovenError("the model writes to its inputs, and padding would be written, too")
@@ -142,7 +149,7 @@ class _PaddingWalk:
                 self.numbers.content[constant.name] = constant.value.item()
         for value, same, at, zero in zip(graph.inputs, twin.inputs, rows, zeros, strict=True):
             self._declare(value.name, value.type, same.type)
-            fill = (False if value.type.dtype == torch.bool else 0) if zero else None
+            fill = (true_masks if value.type.dtype == torch.bool else 0) if zero else None
             axes = tuple(PaddedAxis(*row_axis, fill=fill) for row_axis in at)
             self._check_sizes(f"the input {value.name}", axes, value.name)
             if axes:
@@ -155,7 +162,7 @@ class _PaddingWalk:
                 repeatable = packet_name(node.op) in REPEATABLE and not any(zeros)
                 if not (repeatable and checked.issuperset(node.results)):
                     raise UnprovenError(f"{node.op}: {mixed}", node.origin) from None
-        return self._proved(zeros)
+        return replace(self._proved(zeros), true_masks=true_masks)
 
     def _only_checked(self) -> set[str]:
         """The nodes computed for nothing but the checks that the model makes of values."""

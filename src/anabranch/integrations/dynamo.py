@@ -300,6 +300,7 @@ class _Lazy:
         graph = self.graph
         if self.counted or any(not isinstance(value, Tensor) for value in arguments):
             graph = make_fx(graph, tracing_mode="fake")(*arguments)
+            _drop_unread_results(graph)
         self.names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
         constants = {self.names[i]: arguments[i].detach() for i in self.static}
         return capture_fx(graph, arguments, constants)
@@ -323,6 +324,14 @@ class _Lazy:
         return Compiled(eager, target, self.options, None).add(
             free, captured=captured, shared=shared
         )
+
+
+def _drop_unread_results(graph: fx.GraphModule) -> None:
+    """Erase what takes a result apart that nobody reads: attention whose log-sum is taken, and not
+    read, would be another operator."""
+    for node in reversed(graph.graph.nodes):
+        if node.target is operator.getitem and not node.users:
+            graph.graph.erase_node(node)
 
 
 def _without_tokens(graph: fx.GraphModule) -> tuple[int, frozenset[int]]:
