@@ -53,6 +53,7 @@ from anabranch.frontend.surroundings import neutral, surroundings
 from anabranch.frontend.training import Held, Training, held_by, with_places
 from anabranch.frontend.training_cache import StepRequest, capture_step
 from anabranch.frontend.training_checks import check_training, parts_of
+from anabranch.frontend.training_questions import with_questions
 from anabranch.frontend.training_run import check_runs
 from anabranch.ir.ambient import autocast_now, name_of
 from anabranch.ir.gc_pause import uncollected
@@ -129,6 +130,8 @@ class TrainingStep:
         for compiled, (graph, eager) in zip(self._plans, captured, strict=True):
             compiled.options = self._options_beside(compiled)
             args, failed = (*inputs, self._rates), None
+            if not self.target.spec.simulated:  # what is asked is seen in calls with values
+                graph = with_questions(graph, eager, args, self._surroundings)
             try:
                 compiled.add(args, captured=graph, stop=stop)
             except (AnabranchError, torch.OutOfMemoryError):

@@ -251,7 +251,7 @@ def _seen(
         seen = replace(seen, another_way=tuple(questions))
     reads = (*seen.reads, *unsettled(seen.asks))
     if seen.mentions:
-        about_inputs, more = _asked_of_inputs(seen, call)
+        about_inputs, more = asked_of_inputs(seen, call)
         distinct = not seen.mentions.isdisjoint(IDENTITY) and _tells_apart(call)
         seen = replace(seen, questions=about_inputs, distinct=distinct)
         reads = (*reads, *more)
@@ -269,7 +269,7 @@ def _made_by_default(seen: Observed, call: Callable[..., Observed], calling: Cal
     return _unlike(seen, lambda: call(under=elsewhere))
 
 
-def _asked_of_inputs(
+def asked_of_inputs(
     seen: Observed, call: Callable[..., Observed]
 ) -> tuple[tuple[Question, ...], tuple[str, ...]]:
     """The questions that the model asks of its inputs and branches on, and the facts of tensors

@@ -330,13 +330,15 @@ class EagerStep(Holder):
     """The step as eager runs it, called as the graph is: with the batch and the learning rates,
     which it takes from the optimizer all the same. `surroundings`: torch's switches for the loss;
     `ends`: whether an update comes; `draws`, `assigns`: whether random numbers are drawn, and
-    tensors are assigned anew by forward, so that this has to be looked after."""
+    tensors are assigned anew by forward, so that this has to be looked after; `mentions`: which
+    questions about tensors its code may ask."""
 
     training: Training
     surroundings: Surroundings
     ends: bool = True
     draws: bool = True
     assigns: bool = True
+    mentions: frozenset[str] = frozenset()
 
     @property
     def holds(self) -> tuple[Any, ...]:

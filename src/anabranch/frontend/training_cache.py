@@ -120,7 +120,9 @@ def _recalled_step(
     trace.recalled("capture", captured.graph.name)
     warn_of_changes(trace, model, listed.changed)
     warn_of_reads(trace, model, seen.reads)
-    eager = EagerStep(asked.training, asked.under, asked.ends, seen.draws, seen.assigns)
+    eager = EagerStep(
+        asked.training, asked.under, asked.ends, seen.draws, seen.assigns, seen.mentions
+    )
     return captured, eager
 
 

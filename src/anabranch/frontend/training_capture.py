@@ -111,7 +111,8 @@ def capture_training(
         return _Again(recorded, stand_ins).run(*tensors)
 
     whole = functionalize(again, remove="mutations")
-    eager = EagerStep(training, surroundings, ends, seen[0].draws, seen[0].assigns)
+    noted = seen[0].draws, seen[0].assigns, seen[0].mentions
+    eager = EagerStep(training, surroundings, ends, *noted)
     try:
         with Surroundings(dtype=surroundings.dtype).restored():  # of which tensors are made
             graph = _traced_module(whole, [*flat, *constants], training_decompositions()).graph

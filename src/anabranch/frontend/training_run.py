@@ -79,13 +79,15 @@ def call_of(training: Training, batch: tuple[Any, ...]) -> StepCall:
 @dataclass(frozen=True)
 class SeenStep:
     """The result of `loss_fn`, whether the step drew random numbers and assigned tensors, and what
-    it read and which files it wrote beside."""
+    it read and which files it wrote beside; `mentions`: which questions about tensors lines of the
+    code that ran may ask."""
 
     returned: Any
     draws: bool
     assigns: bool
     reads: tuple[str, ...]
     files: tuple[str, ...]
+    mentions: frozenset[str] = frozenset()
 
 
 @contextmanager
@@ -120,7 +122,7 @@ def run_on(
     def of(tensor: Tensor) -> Tensor:
         return tensors[held.place[id(tensor)]]
 
-    reads, files = list[str](), list[str]()
+    reads, files, names = list[str](), list[str](), set[str]()
     on, random = roles(training, of), of(training.random)
     trained = [held.place[id(p)] for p in training.trained()]
     leaf = {i: tensors[i].detach().requires_grad_() for i in trained}
@@ -133,7 +135,7 @@ def run_on(
                 kept_in_place(training) as assigned,
                 PlacesByOperators(),
                 IdleDropout(),
-                watched(reads, [], set(), files),
+                watched(reads, [], names, files),
                 checkpoints_computed_once(draws),
             ):
                 returned = training.loss_fn(training.model, *batch)
@@ -153,7 +155,8 @@ def run_on(
             step = partial(step_on, training.optimizer, held, tensors, rates, varying)
             update(training, on, gradients, step, ends)
     told = tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(files))
-    return SeenStep(detached(returned), bool(draws.count), bool(assigned), *told)
+    seen = bool(draws.count), bool(assigned), *told, frozenset(names)
+    return SeenStep(detached(returned), *seen)
 
 
 @contextmanager

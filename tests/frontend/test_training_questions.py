@@ -1,0 +1,83 @@
+"""What a training step asks of its batch, beside its numbers, is asked of each call, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import anabranch
+from anabranch.errors import InputError
+
+QUICK: dict[str, Any] = {"target": "cpu", "search": "none", "scheduler": "sequential"}
+
+
+def turned(x: Tensor) -> Tensor:
+    return x.t().contiguous().t()
+
+
+def later(x: Tensor) -> Tensor:
+    return torch.cat([x, x])[4:]
+
+
+def marked(x: Tensor) -> Tensor:
+    x = x.clone()
+    x.factor = 5.0  # type: ignore[attr-defined]
+    return x
+
+
+ASKED: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], str]] = {
+    "contiguous": (lambda x: x * (2 if x.is_contiguous() else 3), turned, "is_contiguous"),
+    "strides": (lambda x: x * int(x.stride(0)), turned, r"stride\(\)"),
+    "offset": (lambda x: x + int(x.storage_offset()), later, "storage_offset"),
+    "gradients": (
+        lambda x: x * (2 if x.requires_grad else 3),
+        lambda x: x.clone().requires_grad_(),
+        "requires_grad",
+    ),
+    "class": (
+        lambda x: x * (2 if isinstance(x, nn.Parameter) else 3),
+        lambda x: nn.Parameter(x, requires_grad=False),
+        "the class",
+    ),
+    "attributes": (lambda x: x * getattr(x, "factor", 1), marked, "attributes"),
+}
+
+
+def first_steps(
+    part: Callable[[Tensor], Tensor], x: Tensor, cache: Path | None
+) -> tuple[nn.Module, Callable[[Tensor], Any]]:
+    """A model, and its step on a batch like x."""
+    model = nn.Linear(6, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        result: Tensor = model(part(x)).square().mean()
+        return result
+
+    return model, anabranch.compile_step(model, loss, optimizer, (x,), cache_dir=cache, **QUICK)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_batch_that_answers_otherwise_is_refused(name: str, tmp_path: Path) -> None:
+    part, other, refused = ASKED[name]
+    x = torch.randn(4, 6)
+    for _ in range(2):  # the second step comes from the cache
+        model, step = first_steps(part, x.clone(), tmp_path)
+        want = model(part(x)).square().mean().detach()
+        torch.testing.assert_close(step(x), want)
+        before = [p.detach().clone() for p in model.parameters()]
+        with pytest.raises(InputError, match=refused):
+            step(other(x))
+        assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_a_batch_that_lies_otherwise_is_taken_where_nothing_is_asked() -> None:
+    x = torch.randn(4, 6)
+    model, step = first_steps(lambda x: x * 2, x.clone(), None)
+    want = model(turned(x) * 2).square().mean().detach()
+    torch.testing.assert_close(step(turned(x)), want)
