@@ -21,6 +21,7 @@ def test_sizes_become_buckets(
     rows = ran.json["buckets"]
     assert rows[0]["bucket"] == [64] and sum(row["share"] for row in rows) == pytest.approx(1)
     assert ran.json["expected_us"] <= ran.json["largest_alone_us"]
+    assert 1 <= ran.json["beside_exact"] <= ran.json["worst"]["beside_exact"]
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,14 @@ import torch
 from torch import nn
 
 from anabranch.compiler.buckets import (
+    PaddingCost,
     buckets,
     choose,
     expected,
     forecast_us,
     forecasts,
     most_frequent,
+    padding_cost,
     read_sizes,
 )
 from anabranch.errors import OptionError
@@ -151,6 +153,16 @@ def test_forecasts_are_those_of_the_simulated_gpu() -> None:
     for size in ((1,), (64,)):
         assert forecast(size) == pytest.approx(forecast_us(asked, SHAPES, size))
     assert forecast((1,)) <= forecast((32,)) <= forecast((64,))
+
+
+def test_what_padding_costs_beside_exact_plans_is_told() -> None:
+    histogram: dict[tuple[int, ...], float] = {(1,): 2.0, (3,): 1.0, (4,): 1.0}
+    cost = padding_cost(histogram, [(2,), (4,)], lambda size: float(size[0]))
+    assert cost == PaddingCost((2 * 2 + 4 + 4) / (2 * 1 + 3 + 4), 2.0, (1,))
+    asked = job(buckets=2)
+    buckets(asked, SHAPES, {1: 2, 3: 1, 4: 1, 64: 0.1}, [True], linear)
+    (told,) = (event.why for event in asked.trace.events if event.what == "buckets")
+    assert "as long as with a plan of exactly their size each, the worst size (" in told
 
 
 def test_the_sizes_to_compile() -> None:

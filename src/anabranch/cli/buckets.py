@@ -23,7 +23,7 @@ from anabranch.bench.jobs import job_of
 from anabranch.cache import Cache
 from anabranch.cli import flags, screen
 from anabranch.cli.progress_display import ProgressDisplay
-from anabranch.compiler.buckets import choose, expected, forecasts, read_sizes
+from anabranch.compiler.buckets import choose, expected, forecasts, padding_cost, read_sizes
 from anabranch.errors import OptionError
 from anabranch.frontend.dynamic_shapes import Dimension, DynamicShapes, Extent
 from anabranch.options import Options
@@ -89,9 +89,13 @@ def run(
     cells = [[",".join(map(str, size)), f"{share:.0%}", f"{us:.1f}"] for size, share, us in rows]
     console.print(screen.table(COLUMNS, cells))
     console.print(f"a call takes {many:.1f} us, with the largest bucket alone {alone:.1f} us")
+    cost = padding_cost(shares, buckets, forecast)
+    console.print(str(cost))
     named = [{"bucket": size, "share": share, "forecast_us": us} for size, share, us in rows]
     facts = {"model": model, "target": place.spec.name, "buckets": named}
-    screen.write_json(json, {**facts, "expected_us": many, "largest_alone_us": alone})
+    worst = {"size": list(cost.worst), "beside_exact": cost.worst_ratio}
+    told = {"expected_us": many, "largest_alone_us": alone, "beside_exact": cost.ratio}
+    screen.write_json(json, {**facts, **told, "worst": worst})
 
 
 def _names(text: str) -> dict[int, str]:

@@ -21,7 +21,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,10 @@ def buckets(
     elif not all(paddable):
         chosen = most_frequent(histogram, limit)
     else:
-        chosen = choose(histogram, forecast or forecasts(job, shapes, histogram), limit)
+        forecast = forecast or forecasts(job, shapes, histogram)
+        chosen = choose(histogram, forecast, limit)
+        told = padding_cost(histogram, chosen, forecast)
+        job.trace.add("chosen", "capture", "buckets", f"{told}, by forecast")
     return sorted(chosen, key=lambda size: (math.prod(size), size), reverse=True)
 
 
@@ -95,6 +98,35 @@ def expected(histogram: Mapping[Size, float], sizes: Iterable[Size], forecast: F
     costs = {size: forecast(size) for size in sizes}
     total = sum(histogram.values())
     return sum(share * _cost(size, costs) for size, share in histogram.items()) / total
+
+
+@dataclass(frozen=True, slots=True)
+class PaddingCost:
+    """What padding to buckets costs beside a plan of exactly each size: times as long for all calls
+    of a histogram, and for the worst size."""
+
+    ratio: float
+    worst_ratio: float
+    worst: Size
+
+    def __str__(self) -> str:
+        size = ", ".join(map(str, self.worst))
+        return (
+            f"calls take {self.ratio:.2f} times as long as with a plan of exactly their size each, "
+            f"the worst size ({size}) {self.worst_ratio:.2f} times"
+        )
+
+
+def padding_cost(
+    histogram: Mapping[Size, float], sizes: Sequence[Size], forecast: Forecast
+) -> PaddingCost:
+    """How much longer calls drawn from the histogram take with these buckets."""
+    costs = {size: forecast(size) for size in sizes}
+    ratios = {size: _cost(size, costs) / forecast(size) for size in histogram}
+    worst = max(ratios, key=lambda size: (ratios[size], size))
+    exact_us = sum(share * forecast(size) for size, share in histogram.items())
+    ratio = expected(histogram, sizes, forecast) * sum(histogram.values()) / exact_us
+    return PaddingCost(ratio, ratios[worst], worst)
 
 
 def most_frequent(histogram: Mapping[Size, float], limit: int) -> list[Size]:
