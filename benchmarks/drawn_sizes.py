@@ -9,6 +9,9 @@
 | vit | ViT-S/16 of 224 pixels: batch 1 to 32 |
 | resnet50 | batch 1 to 64 |
 
+Where a command may take some minutes only: `--exact 0` first, then `--modes "" --exact 16`, which
+reads the buckets from the cache.
+
 Small batches are called more often than large ones (with the weight 1 / batch), lengths are drawn
 evenly. Plans are chosen from the histogram of the calls' sizes. Every call waits for its results
 and is timed with all that the host does; the systems take turns call by call, after each has seen
@@ -130,6 +133,7 @@ def main() -> None:
     parser.add_argument("--modes", default=",".join(MODES), help="of torch.compile")
     parser.add_argument("--buckets", type=int, default=8)
     parser.add_argument("--search", default="none")
+    parser.add_argument("--effort", choices=["fast", "default", "max"], default="default")
     parser.add_argument("--dtype", choices=["fp32", "fp16"], default="fp16")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--small", action="store_true", help="sizes for a test")
@@ -158,6 +162,7 @@ def rows(flags: argparse.Namespace) -> Any:
         sizes={size if len(size) > 1 else size[0]: n for size, n in histogram.items()},
         buckets=flags.buckets,
         search=flags.search,
+        effort=flags.effort,
     )
     row: dict[str, Any] = {
         "model": flags.model,
@@ -184,7 +189,7 @@ def rows(flags: argparse.Namespace) -> Any:
     row["exact"] = []
     yield row
     for size in dice.sample(sorted(histogram), min(flags.exact, len(histogram))):
-        exact = anabranch.compile(case.model, calls[size], search=flags.search)
+        exact = anabranch.compile(case.model, calls[size], search=flags.search, effort=flags.effort)
         with torch.no_grad():
             took = in_turn({"bucket": fast, "exact": exact}, calls[size], device)
         row["exact"].append({"size": list(size), **took})
