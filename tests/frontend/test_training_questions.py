@@ -81,3 +81,41 @@ def test_a_batch_that_lies_otherwise_is_taken_where_nothing_is_asked() -> None:
     model, step = first_steps(lambda x: x * 2, x.clone(), None)
     want = model(turned(x) * 2).square().mean().detach()
     torch.testing.assert_close(step(turned(x)), want)
+
+
+def looks_at_lists(model: nn.Module, pair: Any) -> Tensor:
+    loss: Tensor = model(pair[0]).square().mean()
+    return loss * 2 if isinstance(pair, tuple) else loss * 3
+
+
+def looks_at_order(model: nn.Module, named: dict[str, Tensor]) -> Tensor:
+    loss: Tensor = model(next(iter(named.values()))).square().mean()
+    return loss
+
+
+def looks_at_names(model: nn.Module, named: dict[str, Tensor]) -> Tensor:
+    loss: Tensor = model(named["x"] + named["y"]).square().mean()
+    return loss
+
+
+def looks_at_identity(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    loss: Tensor = model(x).square().mean()
+    return loss * 2 if x is y else loss * 3
+
+
+def compiled(loss: Callable[..., Tensor], batch: tuple[Any, ...]) -> Callable[..., Any]:
+    model = nn.Linear(6, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return anabranch.compile_step(model, loss, optimizer, batch, cache_dir=None, **QUICK)
+
+
+def test_containers_and_tensors_that_a_step_tells_apart_are_refused_in_another_form() -> None:
+    x, y = torch.randn(4, 6), torch.randn(4, 6)
+    with pytest.raises(InputError, match="than was compiled"):
+        compiled(looks_at_lists, ((x, y),))([x, y])
+    with pytest.raises(InputError, match="than was compiled"):
+        compiled(looks_at_order, ({"x": x, "y": y},))({"y": y, "x": x})
+    with pytest.raises(InputError, match="one tensor"):
+        compiled(looks_at_identity, (x, y))(x, x)
+    first, other = (compiled(looks_at_names, ({"x": x, "y": y},)) for _ in range(2))
+    assert first({"x": x, "y": y}).shape == other({"y": y, "x": x}).shape == ()

@@ -252,11 +252,10 @@ def _seen(
     reads = (*seen.reads, *unsettled(seen.asks))
     if seen.mentions:
         about_inputs, more = asked_of_inputs(seen, call)
-        distinct = not seen.mentions.isdisjoint(IDENTITY) and _tells_apart(call)
-        seen = replace(seen, questions=about_inputs, distinct=distinct)
+        seen = replace(seen, questions=about_inputs, distinct=tells_apart(seen, call))
         reads = (*reads, *more)
     if has_containers(model, args, kwargs):
-        seen = replace(seen, exact=_unlike(seen, lambda: call(form=InputForm(containers=True))))
+        seen = replace(seen, exact=tells_containers(seen, call))
     return replace(seen, reads=reads)
 
 
@@ -290,8 +289,15 @@ def asked_of_inputs(
     return questions, reads
 
 
-def _tells_apart(call: Callable[..., Observed]) -> bool:
+def tells_containers(seen: Observed, call: Callable[..., Observed]) -> bool:
+    """Whether the model looks at the form of containers, and goes another way for another."""
+    return _unlike(seen, lambda: call(form=InputForm(containers=True)))
+
+
+def tells_apart(seen: Observed, call: Callable[..., Observed]) -> bool:
     """Whether the model looks which of its inputs are one tensor, and goes another way then."""
+    if seen.mentions.isdisjoint(IDENTITY):
+        return False
     try:
         seen = call(form=InputForm(united="names"))
         return _unlike(seen, lambda: call(form=InputForm(united="tensors")))
