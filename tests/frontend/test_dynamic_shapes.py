@@ -72,6 +72,15 @@ def test_functions_and_nested_arguments() -> None:
     assert found.extents == ((Extent(0, 0),), (Extent(0, 0),))
 
 
+def test_a_dimension_that_is_first_met_in_another_one_has_its_own_name() -> None:
+    n = Dim("n", min=2, max=32)
+    shapes = read(
+        lambda x, y: x[1:] + y, (torch.randn(5, 3), torch.randn(4, 3)), ({0: n + 1}, {0: n})
+    )
+    assert shapes.dimensions == (Dimension("n", 2, 32),)
+    assert shapes.extents == ((Extent(0, 0, 1, 1),), (Extent(0, 0),))
+
+
 def test_derived_dimensions_and_hints() -> None:
     def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + y.view(-1, 2, 6, 4).sum(1)

@@ -154,6 +154,8 @@ def _read(
     """The dimensions that an exported program has kept."""
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     symbols: dict[Any, Dimension] = {}
+    plain = set[Any]()
+    """Symbols that are met as the size of an axis, and not only in a multiple or a sum."""
     extents: list[tuple[Extent, ...]] = []
     for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
         value = node.meta.get("val")
@@ -164,7 +166,9 @@ def _read(
             if type(size) is int:
                 continue
             symbol, times, plus = _affine(size, node.name)
-            if symbol not in symbols:
+            itself = (times, plus) == (1, 0)
+            if symbol not in symbols or (itself and symbol not in plain):
+                plain.update([symbol] if itself else [])
                 name = named.get((len(extents), axis), f"{node.name}.shape[{axis}]")
                 earlier = _stated(stated, len(extents), axis) if stated is not None else None
                 symbols[symbol] = _dimension(program, symbol, name)
