@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from anabranch import options
 from anabranch.deadline import Effort
@@ -144,7 +146,7 @@ def test_modes_of_torch_compile_are_efforts_unless_another_is_asked_for(
     monkeypatch.setattr(
         dynamo, "aot_autograd", lambda **ways: lambda *_: seen.append(options_of(ways))
     )
-    dynamo.anabranch_backend(None, (), mode=mode, options=asked)  # type: ignore[arg-type]
+    dynamo.anabranch_backend(torch.fx.symbolic_trace(nn.Identity()), (), mode=mode, options=asked)
     assert [options.effort for options in seen] == [effort]
 
 

@@ -21,7 +21,8 @@ QUICK: dict[str, Any] = {
     **{"target": "cpu", "cache_dir": None, "search": "none", "scheduler": "sequential"},
     "kernels": "library",
 }
-BATCH = torch.randn(4, 6), torch.randint(5, (4,))
+DICE = torch.Generator().manual_seed(0)
+BATCH = torch.randn(4, 6, generator=DICE), torch.randint(5, (4,), generator=DICE)
 
 
 class Loop:

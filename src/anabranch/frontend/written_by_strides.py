@@ -72,6 +72,8 @@ class WrittenByStrides(TorchFunctionMode):
             self._pairs.append(_Pair(weakref.ref(source), weakref.ref(result), viewed))
 
     def _reaches(self, memory: int) -> bool:
+        if not memory:
+            return False
         for pair in self._pairs:
             source, result = pair.source(), pair.result()
             if result is None or (source is None and not pair.viewed):
@@ -82,5 +84,11 @@ class WrittenByStrides(TorchFunctionMode):
 
 
 def _memory(tensor: Tensor) -> int:
-    """What the tensor has its storage known by; 0 where it has none."""
-    return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else 0
+    """What the tensor has its storage known by; 0 where it has none, as sparse ones, or none to
+    tell, as those within vmap."""
+    if tensor.layout is not torch.strided:
+        return 0
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except NotImplementedError:
+        return 0
