@@ -43,6 +43,7 @@ def test_a_wrong_proof_shows(monkeypatch: pytest.MonkeyPatch) -> None:
         more = torch.float32, "cpu", 3
         return sizes.size_differences(Mixed, inputs, *more, **PLAIN)
 
+    monkeypatch.setattr(sizes, "with_states_and_cuts", lambda build, dice: (build, False))
     first = sizes.drawn_shapes(inputs(0), random.Random("sizes 3"))
     assert first.extents[0][0].axis == 0 and not found()
     wrong = PaddingProof((False,), (((0, 1, 1),),), apart=True)

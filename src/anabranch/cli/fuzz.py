@@ -13,6 +13,9 @@ whatever they cost, and the last graph is compared with the first in fp64. No cl
 
 rules alone: 2331 steps by 208 rules in 300 graphs
 
+With --sizes an axis of the inputs varies, and calls of five sizes are compared, with the states
+after each: half of the models have a state, and a third steps by values, at which they are cut.
+
 With --training each model is made trainable, with a drawn loss and optimizer, and three steps that
 `compile_step` compiled are compared with eager's, gradient by gradient.
 
@@ -76,7 +79,12 @@ def run(
         ),
     ] = 0,
     sizes: Annotated[
-        bool, typer.Option("--sizes", help="An axis varies; five sizes of each graph are called.")
+        bool,
+        typer.Option(
+            "--sizes",
+            help="An axis varies; five sizes of each graph are called. Half have a state, a third "
+            "steps by values, at which models are cut.",
+        ),
     ] = False,
     training: Annotated[
         bool,

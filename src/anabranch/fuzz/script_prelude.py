@@ -225,16 +225,18 @@ def judges(
     args: Sequence[Tensor],
     exact: Sequence[Tensor],
     target: Target,
+    rounding: nn.Module | None = None,
 ) -> tuple[Any, Any, Any]:
     """What a model's results are compared with: its own, a library's rounding among it; those of
-    fp64; and those of fp64 in which casts alone round. Both inputs may be written to."""
+    fp64; and those of fp64 in which casts alone round, of `rounding` where `wide` has states that
+    a second call would find changed. Both inputs may be written to."""
     spare = [tensor.clone() for tensor in exact]
     with torch.no_grad(), target.own_precision():
         own = model(*args)
     with torch.no_grad(), target.full_precision():
         truth = wide(*exact)
         with UnroundedBetweenCasts():  # type: ignore[no-untyped-call]
-            return own, truth, wide(*spare)
+            return own, truth, (rounding or wide)(*spare)
 
 
 class UnroundedBetweenCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
