@@ -145,6 +145,8 @@ def test_what_is_prepared_runs_as_it_is_called(op: str, args: Any, kwargs: Any) 
         ("aten.dropout.default(%x, 0.5, False)", False),
         ("aten.scaled_dot_product_attention.default(%x, %x, %x)", False),
         ("aten.scaled_dot_product_attention.default(%x, %x, %x, None, 0.1)", True),
+        ("aten.uniform.default(%x)", True),
+        ("aten.poisson.default(%x)", True),
         ("aten.sin.default(%x)", False),
     ],
 )

@@ -333,7 +333,7 @@ POINTWISE: Mapping[str, AxisRule] = {
     **{
         name: pointwise
         for name, info in OPS.items()
-        if info.kind == "pointwise" and not info.random
+        if info.kind == "pointwise" and name != "aten.dropout"
     },
     **_named(
         pointwise,

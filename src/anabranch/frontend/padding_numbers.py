@@ -73,7 +73,7 @@ class PaddingNumbers:
         self, name: str, node: Node, get: Callable[[str], Number | None]
     ) -> Number | None:
         """The number that an operator makes of numbers; None where that is not known."""
-        if name in ("aten.arange", "aten.empty") or ops.info(node.op).random:
+        if name in ("aten.arange", "aten.empty") or ops.draws(node):
             return None
         numbers = {value: get(value) for value in node.uses}
         if any(number is None for number in numbers.values()):

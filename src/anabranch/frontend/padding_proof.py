@@ -231,7 +231,7 @@ class _PaddingWalk:
         self._check_numbers(name, node, twin, fresh)
         if any(value in self.met for value in node.uses):
             self.met.update(node.results)
-        if ops.info(node.op).random:
+        if ops.draws(node):
             if any(self._varying(value) for value in node.results):
                 raise MixedRowsError("it draws random numbers")
             self.draws = True

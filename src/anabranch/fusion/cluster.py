@@ -199,7 +199,7 @@ class _ClusterSearch:
         kind, name = ops.kind_of(node), ops.packet_name(node.op)
         supported = kind in ("pointwise", "factory", "reduce") or name in MOVES
         typed = all(type.dtype in COMPUTE and type.numel for type in node.types)
-        fits = supported and typed and name in LOWERINGS and not ops.info(node.op).random
+        fits = supported and typed and name in LOWERINGS and not ops.draws(node)
         return not fits or node.name in self.facts.alone
 
 

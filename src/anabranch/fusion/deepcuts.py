@@ -371,7 +371,7 @@ class _SubsetTable:
         for node in group:
             if node.name in self.facts.alone:
                 return Refused(f"%{node.name} writes in the place of a state")
-            if ops.info(node.op).random:
+            if ops.draws(node):
                 return Refused(f"%{node.name} draws random numbers")
             if not ops.contracts(node) and (why := unknown(node)):
                 return why

@@ -117,10 +117,10 @@ class LoopSearch:
 
     def _is_able(self, node: Node) -> bool:
         """Whether it is computed element by element, or joins what is."""
-        info = ops.info(node.op)
-        supported = info.kind in ("pointwise", "factory") or _joins_steps(node)
+        name, drawn = ops.packet_name(node.op), ops.draws(node)
+        supported = ops.kind_of(node) in ("pointwise", "factory") or _joins_steps(node)
         typed = all(type.dtype in COMPUTE and type.numel for type in node.types)
-        return supported and typed and ops.packet_name(node.op) in LOWERINGS and not info.random
+        return supported and typed and name in LOWERINGS and not drawn
 
     def _depths(self) -> dict[str, int]:
         """For each node how many others of its size follow each other up to it, joins left out."""

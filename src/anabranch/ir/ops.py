@@ -36,7 +36,6 @@ class OpInfo:
 
     kind: OperatorKind
     flops: Callable[[Node, Mapping[str, TensorType]], int] | None = None
-    random: bool = False
 
 
 @functools.cache
@@ -230,13 +229,10 @@ OPS: dict[str, OpInfo] = {
             *("cudnn_attention", "fused_attention_overrideable"),
         )
     },
+    **{f"aten.{name}": OpInfo("factory") for name in ("rand", "randn", "randint", "randperm")},
+    "aten.dropout": OpInfo("pointwise"),
     **{
-        f"aten.{name}": OpInfo("factory", random=True)
-        for name in ("rand", "randn", "randint", "randperm")
-    },
-    "aten.dropout": OpInfo("pointwise", random=True),
-    **{
-        f"aten.{name}": OpInfo("opaque", random=True)
+        f"aten.{name}": OpInfo("opaque")
         for name in ("bernoulli", "native_dropout", "rand_like", "randn_like", "multinomial")
     },
 }
@@ -325,7 +321,7 @@ def parameters(op: str) -> tuple[Parameter, ...]:
     )
 
 
-DROPS = frozenset(("dropout_p", "train", "training"))
+DROPS = frozenset(("dropout", "dropout_p", "train", "training"))
 """Arguments with which an operator that may draw random numbers draws none where they are 0."""
 
 
@@ -355,7 +351,7 @@ def draws(node: Node) -> bool:
 def _seeded(op: str) -> tuple[tuple[str, int], ...] | None:
     """Of an operator that draws, the arguments that say whether it does; None for all others."""
     try:
-        operator = resolve(op)
+        operator = resolve(functional_forms.original(op))
     except KeyError:  # of a graph that is planned, and runs nowhere
         return None
     if torch.Tag.nondeterministic_seeded not in operator.tags:

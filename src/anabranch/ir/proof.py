@@ -131,7 +131,7 @@ def answered(
 ) -> Answer:
     """What the body is to compute on these inputs. `bare`: without the slack of each element."""
     nothing = Answer(kind, tuple(inputs))
-    if any(ops.info(node.op).random for node in body.nodes):
+    if any(ops.draws(node) for node in body.nodes):
         return nothing  # anew each time
     if kind == "special" and _makes_integers(body):
         return nothing

@@ -183,7 +183,7 @@ def _named(node: Node, name: str) -> Arg:
 
 def _carries(node: Node) -> bool:
     """Whether the result's bits are those of what it reads, by one rounding an element."""
-    if ops.info(node.op).random:
+    if ops.draws(node):
         return False
     return ops.kind_of(node) in ("pointwise", "move", "view") or (
         ops.packet_name(node.op) in REDUCTIONS

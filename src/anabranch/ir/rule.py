@@ -155,10 +155,10 @@ ANYTHING = ("empty", "from_file")
 def computable(node: Node) -> bool:
     """Whether the same arguments always give the same results: neither random nor unknown. What
     ATen's schema says tells of operators that the table lacks; nothing tells of those of others."""
-    entry, name = ops.info(node.op), ops.packet_name(node.op)
-    if entry.random or any(part in name for part in ANYTHING):
+    kind, name = ops.kind_of(node), ops.packet_name(node.op)
+    if ops.draws(node) or any(part in name for part in ANYTHING):
         return False
-    return entry.kind != "opaque" or (name.startswith("aten.") and ops.is_pure(node.op))
+    return kind != "opaque" or (name.startswith("aten.") and ops.is_pure(node.op))
 
 
 @dataclass(frozen=True, slots=True)

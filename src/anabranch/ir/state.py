@@ -226,10 +226,9 @@ def elementwise(body: Graph, new: str, old: str) -> bool:
     for node in own.nodes:
         if reached.isdisjoint(node.uses):
             continue
-        info = ops.info(node.op)
         shapes = {result_type.shape for result_type in node.types}
         stores = node.op == STORE and overwritten(node) == old
-        apart = info.kind != "pointwise" or info.random
+        apart = ops.kind_of(node) != "pointwise" or ops.draws(node)
         if (apart and not stores) or shapes != {type.shape}:
             return False
         reached.update(node.results)

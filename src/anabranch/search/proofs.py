@@ -120,7 +120,7 @@ def _flops(graph: Graph) -> int:
 
 
 def _difference(before: Graph, after: Graph) -> Proof:
-    if any(ops.info(node.op).random for node in (*before.nodes, *after.nodes)):
+    if any(ops.draws(node) for node in (*before.nodes, *after.nodes)):
         return "left"
     try:
         why = different(before, after, trials=1)

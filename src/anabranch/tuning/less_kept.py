@@ -221,8 +221,8 @@ def _cheap(task: Task) -> bool:
     kernel = task.kernel
     if kernel is None or task.overwrites or not _of_forward(task):
         return False
-    kinds = [ops.info(node.op) for node in (*task.body.nodes, *kernel.body.nodes)]
-    return not any(info.random or info.kind in ("contract", "opaque") for info in kinds)
+    nodes = (*task.body.nodes, *kernel.body.nodes)
+    return not any(ops.draws(node) or ops.kind_of(node) in ("contract", "opaque") for node in nodes)
 
 
 def _with_copies(tasks: TaskGraph, chosen: Sequence[_Repeat]) -> tuple[TaskGraph, dict[str, Task]]:

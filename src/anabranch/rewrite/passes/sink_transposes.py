@@ -31,7 +31,7 @@ def sink(graph: Graph, trace: Trace) -> Graph:
     builder = Builder(graph)
     for node in graph.nodes:
         permutation = None
-        if ops.kind_of(node) == "pointwise" and not ops.info(node.op).random:
+        if ops.kind_of(node) == "pointwise" and not ops.draws(node):
             own = [
                 producer_of[name] for name in node.uses if name in producer_of and name in single
             ]

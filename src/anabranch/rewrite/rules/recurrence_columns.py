@@ -220,7 +220,7 @@ def _alike(nodes: Sequence[Node]) -> bool:
     """Whether they compute the same, element by element or as states are read, of values of the
     same types."""
     first = nodes[0]
-    pointwise = ops.kind_of(first) == "pointwise" and not ops.info(first.op).random
+    pointwise = ops.kind_of(first) == "pointwise" and not ops.draws(first)
     able = pointwise or first.op in READ
     return able and all((n.op, n.types) == (first.op, first.types) for n in nodes)
 

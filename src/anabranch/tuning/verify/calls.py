@@ -9,7 +9,7 @@ What is compared after each call: all results and all states.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import torch
 from torch import Tensor
@@ -43,10 +43,12 @@ def verify_calls(
 ) -> None:
     """NumericsError where calls in a row give other results, or leave other states, than the
     captured graph or the model; the states are others afterwards. Nothing is compared of a graph
-    without states, or with random numbers. Where the model refuses more calls, those before that
-    are compared. `first`: the graph's runs on the example, which the first call reads."""
+    without states, nor any result or state that is made of random numbers. Where the model refuses
+    more calls, those before that are compared. `first`: the graph's runs on the example, which the
+    first call reads."""
     graph, target = captured.graph, job.target
-    if not graph.states or drawn_anew(graph):
+    anew = drawn_anew(graph)
+    if not graph.states or len(anew) == len(graph.outputs):
         return
     first = first or ReferenceRuns(graph, example_of(job, captured), target)
     example, count = first.inputs, len(graph.call_inputs)
@@ -69,7 +71,7 @@ def verify_calls(
         near, allowed = runs.spread, []
         for i, (error, ok) in enumerate(tolerances.compare(outs, own, reference, target.spec.tf32)):
             allowed.append(number * ok)
-            explained = error <= ok or error <= (ok := near.allowed(i, error))
+            explained = i in anew or error <= ok or error <= (ok := near.allowed(i, error))
             if not explained and not near.reaches(outs[i], i):
                 raise NumericsError(
                     f"after {number} calls in a row {_named(captured, i)} has relative error "
@@ -80,7 +82,7 @@ def verify_calls(
         seen = _models_call(job, captured, now) if models else None
         models = seen is not None
         if seen is not None:
-            _compare(run, captured, outs, inputs, allowed, seen, number, runs)
+            _compare(run, captured, outs, inputs, allowed, anew, seen, number, runs)
         runs.forget()
         now = [run.states[value.name].clone() for value in graph.inputs[count:]]
 
@@ -113,18 +115,22 @@ def _compare(
     outs: Sequence[Tensor],
     inputs: Sequence[Tensor],
     allowed: Sequence[float],
+    anew: Set[int],
     seen: Observed,
     number: int,
     runs: ReferenceRuns,
 ) -> None:
-    """After so many calls, the plan beside the model. `runs`: of the graph on the inputs."""
+    """After so many calls, the plan beside the model. `anew`: outputs that are made of random
+    numbers; `runs`: of the graph on the inputs."""
     near = runs.spread
-    unlike = unlike_model(run.plan, outs, inputs, allowed, seen.results)
+    unlike = unlike_model(run.plan, outs, inputs, allowed, seen.results, anew)
     if unlike:
-        wider = explained_by(near, allowed, returned_outputs(run.plan), number)
-        unlike = unlike_model(run.plan, outs, inputs, wider, seen.results)
+        wider = explained_by(near, allowed, returned_outputs(run.plan).difference(anew), number)
+        unlike = unlike_model(run.plan, outs, inputs, wider, seen.results, anew)
     differs = str(unlike) if unlike else ""
     for state, want in zip(captured.graph.states, seen.states, strict=True):
+        if state.output in anew:
+            continue
         out = outs[state.output]
         error = tolerances.relative_error(out, want.to(out.device))
         most = number * EAGER_TOLERANCE.get(out.dtype, 0.0)

@@ -370,7 +370,7 @@ def drawn_anew(graph: Graph) -> set[int]:
     """The outputs, by position, whose numbers are random."""
     random_values: set[str] = set()
     for node in graph.nodes:
-        if ops.info(node.op).random or not random_values.isdisjoint(node.uses):
+        if ops.draws(node) or not random_values.isdisjoint(node.uses):
             random_values.update(node.results)
     return {i for i, ref in enumerate(graph.outputs) if ref.name in random_values}
 

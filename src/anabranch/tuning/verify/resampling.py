@@ -174,8 +174,7 @@ class Resampling:
             node = self._producers.get(current)
             if node is None or node.name in inside or current in before:
                 continue
-            info = ops.info(node.op)
-            if info.kind in ELEMENTWISE and not info.random:
+            if ops.kind_of(node) in ELEMENTWISE and not ops.draws(node):
                 inside[node.name] = node
                 stack += node.uses
             else:
