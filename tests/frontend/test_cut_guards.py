@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.frontend.laid_otherwise import later, marked, turned
 from torch import Tensor, nn
 
 import anabranch
@@ -31,20 +32,6 @@ def compiled(model: Any, x: Tensor) -> CutModel:
     fast = anabranch.compile(model, (x,), target="cpu", **QUICK)
     assert isinstance(fast, CutModel)
     return fast
-
-
-def turned(x: Tensor) -> Tensor:
-    return x.t().contiguous().t()
-
-
-def later(x: Tensor) -> Tensor:
-    return torch.cat([x, x])[4:]
-
-
-def marked(x: Tensor) -> Tensor:
-    x = x.clone()
-    x.factor = 5.0  # type: ignore[attr-defined]
-    return x
 
 
 def written(x: Tensor) -> Tensor:

@@ -8,26 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.frontend.laid_otherwise import later, marked, turned
 from torch import Tensor, nn
 
 import anabranch
 from anabranch.errors import InputError
 
 QUICK: dict[str, Any] = {"target": "cpu", "search": "none", "scheduler": "sequential"}
-
-
-def turned(x: Tensor) -> Tensor:
-    return x.t().contiguous().t()
-
-
-def later(x: Tensor) -> Tensor:
-    return torch.cat([x, x])[4:]
-
-
-def marked(x: Tensor) -> Tensor:
-    x = x.clone()
-    x.factor = 5.0  # type: ignore[attr-defined]
-    return x
 
 
 ASKED: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], str]] = {

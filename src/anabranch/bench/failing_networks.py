@@ -1,8 +1,10 @@
-"""Networks that fail one by one: warnings, as long as one of them does not.
+"""Networks that fail one by one are warnings, as long as one of them does not.
 
-with failing.told("zoo:vit fp16 batch 1"):   AnabranchError -> a warning; OptionError is raised
-...
-failing.check(done)                          raises the last failure if nothing was done
+    with failing.told("zoo:vit fp16 batch 1"):   AnabranchError -> a warning; OptionError is raised
+        ...
+    failing.check(done)                          raises the last failure if nothing was done
+
+Whoever records many networks uses it, in a loop.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Guards on the inputs of a model that is cut, as those of one plan.
 
-if x.is_contiguous():         what the model asks of its inputs: answers as the example's
-x.reshape(-1).add_(1)         a view in one layout, a copy in another: lies as the example did
-x.as_strided((2, 2), (3, 1))  counts in memory: begins there, and has the same strides
-torch.rand_like(x)            draws in the order of memory: has its axes in the same order
+    if x.is_contiguous():         what the model asks of its inputs: answers as the example's
+    x.reshape(-1).add_(1)         a view in one layout, a copy in another: lies as the example did
+    x.as_strided((2, 2), (3, 1))  counts in memory: begins there, and has the same strides
+    torch.rand_like(x)            draws in the order of memory: has its axes in the same order
+
+A call that breaks one of them was not compiled, and is refused.
 """
 
 from __future__ import annotations

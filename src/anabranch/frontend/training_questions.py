@@ -1,6 +1,8 @@
 """What a training step asks of the tensors of its batch, beside their numbers.
 
-x = x * 2 if x.is_contiguous() else x * 3      a step of one answer takes calls of that alone
+    x = x * 2 if x.is_contiguous() else x * 3      a step of one answer takes calls of that alone
+
+The questions are found by further calls of the step, and only where its code may ask some.
 """
 
 from __future__ import annotations

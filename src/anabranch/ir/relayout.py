@@ -1,7 +1,9 @@
 """The types of a graph's values for inputs that lie in memory otherwise than the example's.
 
-%relu = relu(%x)       x in channels_last: the result, too
-%mm = mm(%flat, %w)    contiguous, however x lies
+    %relu = relu(%x)       x in channels_last: the result, too
+    %mm = mm(%flat, %w)    contiguous, however x lies
+
+Shapes and dtypes stay: strides alone are inferred anew.
 """
 
 from __future__ import annotations
