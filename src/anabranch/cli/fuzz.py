@@ -14,7 +14,7 @@ whatever they cost, and the last graph is compared with the first in fp64. No cl
 rules alone: 2331 steps by 208 rules in 300 graphs
 
 With --sizes an axis of the inputs varies, and calls of five sizes are compared, with the states
-after each: half of the models have a state, and a third steps by values, at which they are cut.
+after each. Half of the models have a state, and a third ask for values, where they are cut.
 
 With --training each model is made trainable, with a drawn loss and optimizer, and three steps that
 `compile_step` compiled are compared with eager's, gradient by gradient.
@@ -82,8 +82,8 @@ def run(
         bool,
         typer.Option(
             "--sizes",
-            help="An axis varies; five sizes of each graph are called. Half have a state, a third "
-            "steps by values, at which models are cut.",
+            help="An axis varies; five sizes of each graph are called. Half of the models have a "
+            "state, and a third ask for values, where they are cut.",
         ),
     ] = False,
     training: Annotated[

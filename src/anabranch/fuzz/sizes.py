@@ -58,7 +58,7 @@ def size_differences(
         compiled = anabranch.compile(ours, example, target=target, **how, **options)
     keep(compiled)
     faults: list[str] = []
-    if compiled.executable() is None and not cut:
+    if opened.spec.simulated:
         return faults
     for number, size in enumerate([n, *dice.choices(range(1, n + 2 * MORE), k=CALLS - 1)]):
         drawn = shapes.resized(inputs(number), {}, (size,))[0]

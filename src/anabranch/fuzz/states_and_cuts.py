@@ -93,12 +93,13 @@ class StatesAndCuts(nn.Module):
             extra = x.clone()
             if self.step is not None:
                 extra = self.step(extra)
-            extra = self.lived(extra, x.flatten()[:1])
+            extra = self.with_state(extra, x.flatten()[:1])
         results = self.inner(*args)
         return results if extra is None else (results, extra)
 
-    def lived(self, y: Tensor, first: Tensor) -> Tensor:
-        """With what the state was, which is another afterwards."""
+    def with_state(self, y: Tensor, first: Tensor) -> Tensor:
+        """The values and what the state was, as one; the state is another afterwards, by `first`,
+        an element of the input."""
         if self.state == "count":
             y = y + self.count
         elif self.state == "mean":
