@@ -97,7 +97,8 @@ def test_the_same_is_told() -> None:
         cold, warm = Trace(), Trace()
         chosen(Fake(), Memory(cache, "measured"), trace=cold)
         chosen(Fake(), Memory(cache, "measured"), trace=warm)
-    assert cold.events == warm.events and cold.events
+    told, again = ([e for e in t.events if e.kind != "stage"] for t in (cold, warm))
+    assert told == again and told  # stages alone tell how long they took
 
 
 @pytest.mark.parametrize("other", ["scheme", "version", "target", "costs"])
