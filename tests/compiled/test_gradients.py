@@ -188,3 +188,13 @@ def test_transforms_of_functions_are_refused() -> None:
     ):
         with pytest.raises(anabranch.InputError, match=r"inside of torch\.func"):
             transform(x)
+
+
+def test_what_lies_as_a_tensor_has_no_gradient_of_it() -> None:
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.zeros_like(x), torch.full_like(x.t(), 2.0), torch.rand_like(x), x * 2
+
+    x = torch.randn(2, 3, requires_grad=True)
+    with pytest.warns(UserWarning, match="gradients"):
+        results = compiled(model, x)(x)
+    assert required(results) == required(model(x)) == [False, False, False, True]

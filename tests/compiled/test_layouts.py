@@ -103,3 +103,24 @@ def test_a_result_that_is_the_same_along_an_axis_lies_so_for_other_strides_too()
     fast = anabranch.compile(lambda x: x.expand(4, -1, -1, 6), (example,), **OPTIONS)
     made, wanted = fast(given), given.expand(4, -1, -1, 6)
     assert torch.equal(made, wanted) and made.stride() == wanted.stride() == (0, 10, 5, 0)
+
+
+CONSTANTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "zeros": torch.zeros_like,
+    "ones of a value": lambda x: torch.ones_like(x * 2).flatten(2),
+    "full, of whole numbers": lambda x: torch.full_like(x, 3, dtype=torch.int64),
+    "empty, written to": lambda x: torch.empty_like(x).copy_(torch.arange(6.0)),
+    "one of an operand": lambda x: torch.zeros_like(x) + torch.arange(6.0),
+    "of a transpose": lambda x: torch.ones_like(x.mT),
+    "in a format": lambda x: torch.zeros_like(x, memory_format=torch.contiguous_format),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_constants_that_lie_as_an_input_lie_as_it_does_in_each_call(name: str) -> None:
+    model, x = CONSTANTS[name], torch.randn(2, 3, 6, 6)
+    for first in LAYOUTS.values():
+        fast = anabranch.compile(model, (first(x),), **OPTIONS)
+        for lay in LAYOUTS.values():
+            result, wanted = fast(lay(x)), model(lay(x))
+            assert torch.equal(result, wanted) and result.stride() == wanted.stride()

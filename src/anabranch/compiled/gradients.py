@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from anabranch.frontend.captured import Captured
+from anabranch.ir import ops
 from anabranch.ir.graph import Graph
 
 HOW = (
@@ -149,7 +150,7 @@ def reached(graph: Graph, names: frozenset[str]) -> frozenset[int]:
     no integers all along."""
     reachable = set(names)
     for node in graph.nodes:
-        if reachable.intersection(node.uses):
+        if reachable.intersection(node.uses) and ops.packet_name(node.op) not in ops.OF_TYPES:
             pairs = zip(node.results, node.types, strict=True)
             reachable.update(name for name, type in pairs if _continuous(type.dtype))
     return frozenset(i for i, ref in enumerate(graph.outputs) if ref.name in reachable)

@@ -368,7 +368,7 @@ def _translate(
             tuple(outputs),
             tuple(translation.mutations),
             under.ambient(device, translation.by_default),
-            asked=drawing_guards(whole, placed, translation.filled),
+            asked=drawing_guards(whole, placed),
             checks=translation.checks,
         ),
         tuple(translation.sources),

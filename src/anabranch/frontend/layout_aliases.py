@@ -53,12 +53,9 @@ def layout_guards(
     )
 
 
-def drawing_guards(
-    graph: Graph, leaves: Sequence[Leaf], filled: Mapping[str, Node]
-) -> tuple[InputGuard, ...]:
+def drawing_guards(graph: Graph, leaves: Sequence[Leaf]) -> tuple[InputGuard, ...]:
     """How inputs must lie of which an operator draws random numbers in the order of memory: as the
-    example's did, for else a seed would give an element the number of another. `filled`: of
-    constants, the calls that have them lie as a value does."""
+    example's did, for else a seed would give an element the number of another."""
     drawing = [node for node in graph.nodes if ops.draws(node) and node.uses]
     guards = list[InputGuard]()
     for value in graph.call_inputs if drawing else ():
@@ -68,8 +65,7 @@ def drawing_guards(
         lie = [turned if other is value else other.type.strides for other in graph.call_inputs]
         table = types_for(graph, lie)
         for node in drawing:
-            read = [node, *(filled[name] for name in node.uses if name in filled)]
-            if table is None or any(_lies_otherwise(each, table) for each in read):
+            if table is None or _lies_otherwise(node, table):
                 guards += layout_guards([value], leaves, node.origin, "order")
                 break
     return tuple(guards)

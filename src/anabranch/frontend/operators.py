@@ -97,6 +97,9 @@ FILLS: dict[str, int | None] = {
 circular padding does before it fills it. As `full` they depend on nothing, fold, and are the same
 at every run, which no kernel's result could be compared with otherwise."""
 
+LIKE = frozenset(f"aten.{name}_like.default" for name in ("zeros", "ones", "full"))
+"""Those of them whose results lie as the tensor does that they read."""
+
 ATTENTION: dict[str, tuple[str | None, str | None, str | None]] = {
     # operator: where its schema has the mask, the dropout and the causal flag
     "aten._scaled_dot_product_flash_attention.default": (None, "dropout_p", "is_causal"),

@@ -26,7 +26,15 @@ from torch import fx
 from anabranch.errors import CaptureError, DataDependentError
 from anabranch.frontend import strided
 from anabranch.frontend.default_dtype import declared, undeclared
-from anabranch.frontend.operators import ATTENTION, COPIES, DROPPED, FILLS, VIEWS, has_random
+from anabranch.frontend.operators import (
+    ATTENTION,
+    COPIES,
+    DROPPED,
+    FILLS,
+    LIKE,
+    VIEWS,
+    has_random,
+)
 from anabranch.frontend.source import origin
 from anabranch.frontend.value_checks import CHECKS, CheckedValues, called, is_ordered
 from anabranch.ir import ops
@@ -74,8 +82,6 @@ class Translation:
         self.mutations: list[tuple[str, Ref]] = []
         self.after: dict[str, Ref] = {}
         """By the name of each state its value after a call."""
-        self.filled = dict[str, Node]()
-        """By constant of one number the call that it was, where it lay as a value does."""
         self._draws = set[str]()
         self._states: list[tuple[Input, str, torch.Tensor]] = []
         self.sources: list[tuple[str, str]] = []
@@ -251,9 +257,7 @@ class Translation:
         types = self._result_types(node, op, args, kwargs, fake)
         if op == "aten.empty_like.default":  # where not contiguous it stays an operator
             op = "aten.zeros_like.default"
-        if op in FILLS and types[0].contiguous:
-            if op.endswith("_like.default") and isinstance(args[0], Ref):
-                self.filled[node.name] = Node(node.name, op, args, kwargs, types)
+        if op in FILLS and types[0].contiguous and not self._lies_as(op, args):
             number = args[-1] if FILLS[op] is None else FILLS[op]
             op, args, kwargs = _FULL, (types[0].shape, number), (("dtype", types[0].dtype),)
         if undeclared(self._default, args, kwargs, types, self.types):
@@ -283,11 +287,14 @@ class Translation:
         names = tuple(Ref(result) for result in added.results)
         self._values[node] = names if _returns_tuple(node) else names[0]
 
+    def _lies_as(self, op: str, args: tuple[Arg, ...]) -> bool:
+        """Whether a constant lies as a tensor does, which may lie otherwise in a call."""
+        return op in LIKE and isinstance(args[0], Ref) and _wide(self.types[args[0].name])
+
     def _lays(self, source: Ref, kwargs: Any) -> bool:
         """Whether a copy in a layout that is named is one for inputs that lie otherwise."""
         format = dict(kwargs).get("memory_format", torch.preserve_format)
-        wide = sum(size > 1 for size in self.types[source.name].shape) > 1
-        return wide and format is not torch.preserve_format
+        return _wide(self.types[source.name]) and format is not torch.preserve_format
 
     def _add_strided(self, node: fx.Node, op: str, returned: bool) -> None:
         """as_strided, its copy or its scatter, as views of the value that holds what it reads."""
@@ -460,6 +467,11 @@ class Translation:
             name = f"{stem}_{count}"
         self._taken.add(name)
         return name
+
+
+def _wide(type: TensorType) -> bool:
+    """Whether it has two axes that may lie in either order."""
+    return sum(size > 1 for size in type.shape) > 1
 
 
 def plain_value(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:

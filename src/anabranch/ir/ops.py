@@ -325,6 +325,13 @@ DROPS = frozenset(("dropout", "dropout_p", "train", "training"))
 """Arguments with which an operator that may draw random numbers draws none where they are 0."""
 
 
+OF_TYPES = frozenset(
+    f"aten.{name}_like" for name in ("empty", "full", "ones", "zeros", "rand", "randn", "randint")
+)
+"""Operators that read of a tensor how it lies and what dtype it has, and none of its numbers: their
+results have no gradient."""
+
+
 def mutates(op: str) -> bool:
     """Whether the operator writes to a tensor it is given."""
     return bool(resolve(op)._schema.is_mutable)
