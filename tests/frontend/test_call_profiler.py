@@ -45,6 +45,10 @@ class Strided(nn.Module):
         return x[:, :: self.stride]
 
 
+def _on_a_cpu() -> bool:
+    return torch.ones(1).device.type == "cpu"
+
+
 def _first(x: Tensor) -> Any:
     return x.stride
 
@@ -86,6 +90,10 @@ def test_an_attribute_of_a_module_is_no_question() -> None:
 @pytest.mark.parametrize("code", [_other, _stored, _either, _named])
 def test_the_same_attribute_of_something_else_may_be_one(code: Callable[..., Any]) -> None:
     assert not unless_of_module(code.__code__) & {"stride"}
+
+
+def test_a_function_without_variables_is_listened_to() -> None:
+    assert "type" in _seen(lambda x: x + _on_a_cpu()).mentions
 
 
 def test_modules_that_are_imported_meanwhile_are_not_the_models(

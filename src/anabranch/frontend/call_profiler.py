@@ -297,7 +297,8 @@ def unless_of_module(code: CodeType) -> frozenset[str]:
 
 
 def _of_module(frame: FrameType) -> bool:
-    first = frame.f_locals.get(frame.f_code.co_varnames[0])
+    code = frame.f_code
+    first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
     return isinstance(first, nn.Module)
 
 
