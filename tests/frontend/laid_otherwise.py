@@ -11,6 +11,11 @@ def turned(x: Tensor) -> Tensor:
     return x.t().contiguous().t()
 
 
+def with_channels_last(x: Tensor) -> Tensor:
+    """An image of which the channels lie side by side."""
+    return x.contiguous(memory_format=torch.channels_last)
+
+
 def later(x: Tensor) -> Tensor:
     """Beginning later in its memory, of four rows."""
     return torch.cat([x, x])[4:]

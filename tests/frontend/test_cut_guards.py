@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.frontend.laid_otherwise import later, marked, turned
+from tests.frontend.laid_otherwise import later, marked, turned, with_channels_last
 from torch import Tensor, nn
 
 import anabranch
@@ -95,6 +95,52 @@ def test_writes_that_reach_the_same_in_each_layout_ask_for_none() -> None:
     fast = compiled(model, x.clone())
     for ours, theirs in zip(fast(turned(x)), model(turned(x)), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+class Keeping(nn.Module):
+    """Has a state that a write reaches in one layout alone."""
+
+    kept: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(4, 6))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 1
+        y.t().reshape(-1).add_(1)
+        self.kept.copy_(y)
+        return x[x > 0], ((x @ x.T).relu() @ x).tanh()
+
+
+def written_image(x: Tensor) -> tuple[Tensor, ...]:
+    y = x * 1
+    z = y.contiguous(memory_format=torch.channels_last)
+    z.add_(1)
+    return y * 2 + z, x[x > 0], ((x @ x.mT).relu() @ x).tanh()
+
+
+def written_row(x: Tensor) -> tuple[Tensor, ...]:
+    x.contiguous().add_(1)
+    return x * 2, x[x > 0], (x.outer(x).relu() @ x).tanh()
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "other"),
+    [
+        (cut(written_value), turned(torch.randn(4, 6)), Tensor.contiguous),
+        (written_image, torch.randn(2, 3, 4, 5), with_channels_last),
+        (written_row, torch.randn(6), lambda x: torch.stack((x, x), -1)[:, 0]),
+        (Keeping().eval(), torch.randn(4, 6), turned),
+    ],
+    ids=["transposed example", "image", "row", "state"],
+)
+def test_other_layouts_than_the_reverse_of_rows_are_tried(
+    model: Any, x: Tensor, other: Callable[[Tensor], Tensor]
+) -> None:
+    fast = compiled(model, x.clone())
+    with pytest.raises(InputError, match="the strides of x"):
+        fast(other(x))
 
 
 def test_ways_that_ask_for_different_things_are_of_one_form() -> None:

@@ -40,7 +40,7 @@ from anabranch.frontend.input_queries import (
     in_other_containers,
 )
 from anabranch.frontend.process_state import switches, turn_back, turned
-from anabranch.frontend.python_state import LOST, PythonState
+from anabranch.frontend.python_state import LOST, Holder, PythonState
 from anabranch.frontend.recorder import CallRecorder
 from anabranch.frontend.source import raised_at
 from anabranch.frontend.surroundings import Surroundings
@@ -112,14 +112,15 @@ def observe(
     fake: bool = False,
     form: InputForm = AS_THEY_ARE,
     notes: Notes = OPERATORS,
+    states: Sequence[Tensor] = (),
 ) -> Observed:
     """Call the model on tensors of its own, in the user's surroundings and without gradients; in
     grad mode if it takes gradients in forward.
 
-    precise: a context in which the model rounds as little as it can. Raises whatever the model
-    raises.
+    precise: a context in which the model rounds as little as it can. states: tensors of which it is
+    asked what the call leaves in them. Raises whatever the model raises.
     """
-    call = partial(_observed, *(model, args, kwargs, under, precise, fake, form, notes))
+    call = partial(_observed, *(model, args, kwargs, under, precise, fake, form, notes, states))
     try:
         return call(grad=False)
     except RuntimeError as refused:
@@ -137,6 +138,7 @@ def _observed(
     fake: bool,
     form: InputForm,
     notes: Notes,
+    states: Sequence[Tensor],
     grad: bool,
 ) -> Observed:
     recorder, reads, asks, names = None, list[str](), list[str](), set[str]()
@@ -191,6 +193,7 @@ def _observed(
                 replaced(model, weights),
                 tuple(dict.fromkeys(asks)),
                 frozenset(names),
+                states=tuple(state.detach().clone() for state in states),
                 takes_gradients=grad,
             )
     finally:
@@ -367,7 +370,9 @@ def _tensors(holder: Any) -> Iterator[Tensor]:
         yield from (leaf for leaf in pytree.tree_leaves(holder) if isinstance(leaf, Tensor))
 
 
-def _weights(model: Any) -> dict[str, Tensor]:
+def _weights(model: Any) -> Mapping[str, Tensor]:
+    if isinstance(model, Holder):
+        return model.tensors
     if not isinstance(model, nn.Module):
         return {}
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -11,9 +11,11 @@ held_values.py, held_tensors.py. Tensors that are written to are the recorder's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 from anabranch.frontend import held_tensors
 from anabranch.frontend.held_containers import (
@@ -49,6 +51,11 @@ class Holder:
     def holds(self) -> tuple[Any, ...]:
         """Those that are called."""
         raise NotImplementedError
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The parameters and buffers of these, by name."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
