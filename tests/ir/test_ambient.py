@@ -44,6 +44,8 @@ AMBIENTS = {
     "nothing": Ambient(),
     "plain": Ambient("cpu"),
     "autocast": Ambient("cpu", "bfloat16"),
+    "step": Ambient("cpu", "any"),
+    "step on a gpu": Ambient("cuda", "any"),
     "float32": Ambient("cpu", "", "float32"),
     "off": Ambient("cpu", asks_deterministic="off"),
     "gpu": Ambient("cuda"),
@@ -53,7 +55,7 @@ OTHERWISE = {
     "plain": {"autocast"},
     "autocast": {"plain", "float32", "off", "asked"},
     "float64": {"float32", "autocast"},
-    "deterministic": {"off", "gpu", "autocast"},
+    "deterministic": {"off", "gpu", "autocast", "step on a gpu"},
     "inference": {"asked", "autocast"},
 }
 """Around a call, who was captured under something else."""

@@ -64,6 +64,7 @@ from anabranch.report.lines import WIDTH
 from anabranch.report.task_rows import task_rows
 from anabranch.trace import Trace
 
+_deterministic = torch.are_deterministic_algorithms_enabled
 PHASES = ("forward", "recompute", "backward", "update")
 """What capturing, and computing again, write as the place of a task."""
 
@@ -118,20 +119,19 @@ class TrainingStep:
             initialise(self.training.optimizer)
             held = held_by(self.training)
             self._take_rates()
+            under = replace(self._surroundings, deterministic=_deterministic())
+            asked = [StepRequest(self.training, held, inputs, under, ends) for ends in self._kinds]
             with uncollected(), Cache.open(self.options.cache_dir) as cache:
-                asked = (
-                    StepRequest(self.training, held, inputs, self._surroundings, ends)
-                    for ends in self._kinds
-                )
                 captured = [capture_step(request, cache, self.trace) for request in asked]
         self._plans = self._plans or [
             Compiled(eager, self.target, self.options, self.trace) for _, eager in captured
         ]
-        for compiled, (graph, eager) in zip(self._plans, captured, strict=True):
+        simulated = self.target.spec.simulated
+        for compiled, request, (graph, eager) in zip(self._plans, asked, captured, strict=True):
             compiled.options = self._options_beside(compiled)
             args, failed = (*inputs, self._rates), None
-            if not self.target.spec.simulated:  # what is asked is seen in calls with values
-                graph = with_questions(graph, eager, args, self._surroundings)
+            with capture_lock():
+                graph = with_questions(graph, eager, request, self._rates, self.trace, simulated)
             try:
                 compiled.add(args, captured=graph, stop=stop)
             except (AnabranchError, torch.OutOfMemoryError):
@@ -139,7 +139,7 @@ class TrainingStep:
             except Exception as error:
                 failed = error
             if failed is not None:
-                check_runs(eager, args, self._surroundings)
+                check_runs(eager, args, under)
                 raise failed
         fixed = {path for graph, _ in captured for _, path in graph.sources}
         written = {state.path for graph, _ in captured for state in graph.graph.states}

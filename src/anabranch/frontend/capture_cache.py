@@ -42,9 +42,9 @@ from anabranch.frontend.mode_queries import (
     MAKES,
     OTHER_WAY,
     as_exported,
+    check_seeds,
     of_export,
     relied_on,
-    seeding,
     unsettled,
 )
 from anabranch.frontend.observe import InputForm, Notes, Observed, fails, observe
@@ -235,14 +235,7 @@ def _seen(
             raise
         except Exception as error:
             raise fails(model, error, calling.under) from error
-    if seeds := seeding(seen.asks):
-        called, _, place = seeds.partition(" at ")
-        raise CaptureError(
-            f"the model sets torch's random numbers in forward: {called}",
-            "a plan draws what comes next of them in each call, and would not begin anew",
-            "draw these numbers once and hold them in a buffer, or give them as an input",
-            place,
-        )
+    check_seeds(seen.asks)
     if trace is not None and _made_by_default(seen, call, calling):
         seen = replace(seen, asks=(*seen.asks, DEFAULT_DEVICE))
     questions = of_export(seen.asks)

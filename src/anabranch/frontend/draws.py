@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anabranch.errors import CaptureError
+from anabranch.frontend.written_by_strides import WrittenByStrides
 from anabranch.ir import custom_ops
 
 _T = TypeVar("_T")
@@ -49,10 +50,20 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.random, self.count, self.phase = random, 0, "forward"
         self._again = 0
+        self._writes: WrittenByStrides | None = None
 
     def enters(self, phase: str) -> None:
         """What follows is of this phase of the step: `backward`, `update`."""
         self.phase = phase
+
+    @contextmanager
+    def told_to(self, writes: WrittenByStrides) -> Iterator[None]:
+        """Within it these hear of each operator."""
+        self._writes = writes
+        try:
+            yield
+        finally:
+            self._writes = None
 
     @contextmanager
     def again_from(self, count: int) -> Iterator[None]:
@@ -67,6 +78,8 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self._writes is not None:
+            self._writes.wrote(func, args)
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         if func in FUSED and not _drops(func, args, kwargs):

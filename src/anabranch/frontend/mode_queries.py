@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch.utils._device import _device_constructors
 
+from anabranch.errors import CaptureError
 from anabranch.frontend.source import is_users
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.ir.ambient import ANSWERED, SWITCHES, Ambient, name_of
@@ -148,14 +149,18 @@ def of_export(questions: Iterable[str]) -> list[str]:
     return list(first.values())
 
 
-def seeding(questions: Iterable[str]) -> str:
-    """Where the user's code first seeds torch's random numbers; "" if it does not."""
+def check_seeds(questions: Iterable[str]) -> None:
+    """CaptureError where the user's code seeds torch's random numbers."""
     names = {*(f"torch.{name}()" for name in SEEDS), *SEEDED.values()}
     for question in questions:
         called = question.partition(" at ")[0]
         if called in names or called.rpartition(".")[2].removesuffix("()") in DEVICE_SEEDS:
-            return question
-    return ""
+            raise CaptureError(
+                f"the model sets torch's random numbers in forward: {called}",
+                "a plan draws what comes next of them in each call, and would not begin anew",
+                "draw these numbers once and hold them in a buffer, or give them as an input",
+                question.partition(" at ")[2],
+            )
 
 
 def unsettled(questions: Iterable[str]) -> list[str]:

@@ -331,7 +331,9 @@ class EagerStep(Holder):
     which it takes from the optimizer all the same. `surroundings`: torch's switches for the loss;
     `ends`: whether an update comes; `draws`, `assigns`: whether random numbers are drawn, and
     tensors are assigned anew by forward, so that this has to be looked after; `mentions`: which
-    questions about tensors its code may ask."""
+    questions about tensors its code may ask, `asks`: those about the call that it asks;
+    `by_strides`: the line of a write that may reach more in one layout of the batch than in
+    another."""
 
     training: Training
     surroundings: Surroundings
@@ -339,11 +341,19 @@ class EagerStep(Holder):
     draws: bool = True
     assigns: bool = True
     mentions: frozenset[str] = frozenset()
+    asks: tuple[str, ...] = ()
+    by_strides: str | None = None
 
     @property
     def holds(self) -> tuple[Any, ...]:
         """The model and the loss."""
         return self.training.model, self.training.loss_fn
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Those of the modules that the step calls."""
+        modules = self.training.modules()
+        return {f"{of}{name}": t for of, module in modules for name, t in tensors_of(module)}
 
     def __call__(self, *args: Any) -> Any:
         """What `loss_fn` returns, detached; the model is updated."""
@@ -351,7 +361,7 @@ class EagerStep(Holder):
         on = roles(training, lambda tensor: tensor)
         before = [p.grad for p in on.parameters]
         try:
-            returned, gradients = without_fused_dropout(lambda: self._gradients(on, args))
+            returned, gradients = without_fused_dropout(lambda: self.gradients(on, args))
             with torch.no_grad():
                 if self.draws:
                     training.random[1] += 1
@@ -361,7 +371,7 @@ class EagerStep(Holder):
                 parameter.grad = gradient
         return detached(returned)
 
-    def _gradients(self, on: Roles, args: Sequence[Any]) -> tuple[Any, Sequence[Tensor | None]]:
+    def gradients(self, on: Roles, args: Sequence[Any]) -> tuple[Any, Sequence[Tensor | None]]:
         """What `loss_fn` returns, and the gradients of the parameters."""
         training = self.training
         drawing = Draws(training.random) if self.draws else nullcontext()
@@ -370,6 +380,29 @@ class EagerStep(Holder):
             with self.surroundings.restored(), kept, checkpoints_computed_once(draws):
                 returned = training.loss_fn(training.model, *args[:-1])
             return returned, gradients_of(returned, on.parameters, on.scale)
+
+
+@dataclass(frozen=True)
+class EagerGradients(Holder):
+    """A step without its update: gives what `loss_fn` returns, and the gradients."""
+
+    step: EagerStep
+
+    @property
+    def holds(self) -> tuple[Any, ...]:
+        """The model and the loss."""
+        return self.step.holds
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Those of the modules that the step calls."""
+        return self.step.tensors
+
+    def __call__(self, *args: Any) -> Any:
+        """What `loss_fn` returns, detached, and of each parameter its gradient or None."""
+        on = roles(self.step.training, lambda tensor: tensor)
+        returned, gradients = without_fused_dropout(lambda: self.step.gradients(on, args))
+        return detached(returned), list(gradients)
 
 
 def plain_step(optimizer: Optimizer) -> None:

@@ -43,6 +43,7 @@ from anabranch.frontend.training_run import (
     SeenStep,
     StepCall,
     call_of,
+    eager_step,
     recurrences_by_steps,
     run_on,
 )
@@ -68,8 +69,9 @@ class StepRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class _ListedStep:
-    """What the step calls, as a digest; what was seen meanwhile, and what it changed in Python."""
+class ListedStep:
+    """The operators that the step calls, as a digest; what was seen meanwhile, and what it changed
+    in Python."""
 
     digest: str
     seen: SeenStep
@@ -82,14 +84,14 @@ def capture_step(
     """As `capture_training`, from the cache where the step is known there and calls the same
     operators as then. The graph says by what names its tensors are held. Raises CaptureError."""
     name = _name(asked) if cache is not None else None
-    listed, stored = None, None
+    listing, stored = None, None
     if name is not None and cache is not None:
         stored = CAPTURED.get(cache, CAPTURED.key(name))
-        listed = _listed(asked)
-        if stored is not None and listed is not None and listed.digest == stored.calls:
+        listing = listed(asked)
+        if stored is not None and listing is not None and listing.digest == stored.calls:
             recalled = _recalled(asked, stored, name, cache)
             if recalled is not None:
-                return _recalled_step(asked, recalled, listed, trace)
+                return _recalled_step(asked, recalled, listing, trace)
     kind = type(asked.training.model).__name__
     if stored is not None:
         why = "the step calls other operators than when it was captured, or that cannot be told"
@@ -98,8 +100,8 @@ def capture_step(
     captured, eager = capture_training(training, held, asked.batch, asked.under, trace, asked.ends)
     whole = _named(captured, held)
     hidden = hides_shared(whole.graph, dict(zip(held.names, held.tensors, strict=True)))
-    if cache is not None and name is not None and listed is not None and not hidden:
-        store(cache, name, captured, listed.digest)
+    if cache is not None and name is not None and listing is not None and not hidden:
+        store(cache, name, captured, listing.digest)
     return whole, eager
 
 
@@ -113,17 +115,14 @@ def _recalled(
 
 
 def _recalled_step(
-    asked: StepRequest, captured: Captured, listed: _ListedStep, trace: Trace
+    asked: StepRequest, captured: Captured, listed: ListedStep, trace: Trace
 ) -> tuple[Captured, EagerStep]:
     """A recalled graph, and the step that it is compared with."""
-    model, seen = type(asked.training.model).__name__, listed.seen
+    model = type(asked.training.model).__name__
     trace.recalled("capture", captured.graph.name)
     warn_of_changes(trace, model, listed.changed)
-    warn_of_reads(trace, model, seen.reads)
-    eager = EagerStep(
-        asked.training, asked.under, asked.ends, seen.draws, seen.assigns, seen.mentions
-    )
-    return captured, eager
+    warn_of_reads(trace, model, listed.seen.reads)
+    return captured, eager_step(asked.training, asked.under, asked.ends, listed.seen)
 
 
 def _named(captured: Captured, held: Held) -> Captured:
@@ -194,8 +193,9 @@ class _ListedDraws(Draws):  # type: ignore[no-untyped-call]
         self._recorder.mark(phase)
 
 
-def _listed(asked: StepRequest) -> _ListedStep | None:
-    """What the step calls; None where it fails, or the list does not tell all."""
+def listed(asked: StepRequest) -> ListedStep | None:
+    """The operators that the step calls on tensors without values; None where it fails, or the list
+    does not tell all."""
     step = EagerStep(asked.training, asked.under)
     try:
         with unchanged(step) as state, recurrences_by_steps():
@@ -203,7 +203,7 @@ def _listed(asked: StepRequest) -> _ListedStep | None:
             changed = (*state.changes(), *(f"{file}{LOST}" for file in seen.files))
     except Exception:  # capturing runs it again, and says what is wrong
         return None
-    return None if digest is None else _ListedStep(digest, seen, changed)
+    return None if digest is None else ListedStep(digest, seen, changed)
 
 
 def _list_once(asked: StepRequest) -> tuple[str | None, SeenStep]:

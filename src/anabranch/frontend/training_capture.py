@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -52,11 +53,13 @@ from anabranch.frontend.training_run import (
     SeenStep,
     StepCall,
     call_of,
+    eager_step,
     recurrences_by_steps,
     run_on,
 )
 from anabranch.frontend.translate import Translation
 from anabranch.frontend.varying import StandIns
+from anabranch.ir.ambient import ANY
 from anabranch.ir.attention_ops import laid_as
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature
@@ -111,14 +114,13 @@ def capture_training(
         return _Again(recorded, stand_ins).run(*tensors)
 
     whole = functionalize(again, remove="mutations")
-    noted = seen[0].draws, seen[0].assigns, seen[0].mentions
-    eager = EagerStep(training, surroundings, ends, *noted)
+    eager = eager_step(training, surroundings, ends, seen[0])
     try:
         with Surroundings(dtype=surroundings.dtype).restored():  # of which tensors are made
             graph = _traced_module(whole, [*flat, *constants], training_decompositions()).graph
             _unite(graph, held)
             graph.eliminate_dead_code()
-            captured = _translate(training, held, graph, call, constants, seen[0].returned)
+            captured = _translate(training, held, graph, call, constants, seen[0], surroundings)
     except DataDependentError as error:  # a step is not cut into several plans
         raise CaptureError(error.what, error.why, OF_ONE_SHAPE, error.source) from error
     return captured, eager
@@ -292,7 +294,8 @@ def _translate(
     graph: fx.Graph,
     call: StepCall,
     constants: Sequence[Tensor],
-    returned: Any,
+    seen: SeenStep,
+    under: Surroundings,
 ) -> Captured:
     translation = Translation({node.name for node in graph.nodes}, training.random.device)
     nodes = iter([node for node in graph.nodes if node.op == "placeholder"])
@@ -337,7 +340,7 @@ def _translate(
             translation.bind_literal(node, None)
         elif node.op == "call_function":
             translation.add(node, node in results_of)
-    values, out_tree = pytree.tree_flatten(returned)
+    values, out_tree = pytree.tree_flatten(seen.returned)
     result_nodes = iter(results_of)
     results = [
         _leaf(translation, next(result_nodes)) if isinstance(value, Tensor) else Leaf(None, value)
@@ -345,6 +348,7 @@ def _translate(
     ]
     batch = pytree.tree_unflatten(list(call.leaves), call.tree)
     in_tree = pytree.tree_flatten(((*batch, [0.0] * len(call.rates)), {}))[1]
+    ambient = under.ambient(training.random.device, translation.by_default)
     return Captured(
         translation.finish(
             f"{type(training.model).__name__}_step",
@@ -355,6 +359,7 @@ def _translate(
             translation.placed(leaves),
             tree_text(out_tree),
             tuple(results),
+            ambient=replace(ambient, autocast=ANY),  # that of compile time is in the graph
             checks=translation.checks,
         ),
         tuple(translation.sources),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from anabranch.frontend.call_profiler import watched
 from anabranch.frontend.checkpoints import checkpoints_computed_once
 from anabranch.frontend.draws import Draws
 from anabranch.frontend.idle_dropout import IdleDropout
+from anabranch.frontend.mode_queries import check_seeds, unsettled
 from anabranch.frontend.observe import observe
 from anabranch.frontend.optimizer import step_on
 from anabranch.frontend.source import raised_at
@@ -43,6 +44,7 @@ from anabranch.frontend.training import (
     roles,
     update,
 )
+from anabranch.frontend.written_by_strides import WrittenByStrides
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ def call_of(training: Training, batch: tuple[Any, ...]) -> StepCall:
 class SeenStep:
     """The result of `loss_fn`, whether the step drew random numbers and assigned tensors, and what
     it read and which files it wrote beside; `mentions`: which questions about tensors lines of the
-    code that ran may ask."""
+    code that ran may ask; `asks`: what it and the optimizer ask torch about the call;
+    `by_strides`: the line of a write that reaches more in one layout of the batch than in another,
+    None where there is none."""
 
     returned: Any
     draws: bool
@@ -88,6 +92,8 @@ class SeenStep:
     reads: tuple[str, ...]
     files: tuple[str, ...]
     mentions: frozenset[str] = frozenset()
+    asks: tuple[str, ...] = ()
+    by_strides: str | None = None
 
 
 @contextmanager
@@ -122,7 +128,8 @@ def run_on(
     def of(tensor: Tensor) -> Tensor:
         return tensors[held.place[id(tensor)]]
 
-    reads, files, names = list[str](), list[str](), set[str]()
+    reads, files, names, asks = list[str](), list[str](), set[str](), list[str]()
+    writes = WrittenByStrides(tensors)
     on, random = roles(training, of), of(training.random)
     trained = [held.place[id(p)] for p in training.trained()]
     leaf = {i: tensors[i].detach().requires_grad_() for i in trained}
@@ -135,8 +142,10 @@ def run_on(
                 kept_in_place(training) as assigned,
                 PlacesByOperators(),
                 IdleDropout(),
-                watched(reads, [], names, files),
+                watched(reads, asks, names, files),
                 checkpoints_computed_once(draws),
+                writes,
+                draws.told_to(writes),
             ):
                 returned = training.loss_fn(training.model, *batch)
             if any(parameter.grad is not None for parameter in leaf.values()):
@@ -153,10 +162,21 @@ def run_on(
                 random.add_(torch.tensor([0, 1], device=random.device))
             varying = training.varying
             step = partial(step_on, training.optimizer, held, tensors, rates, varying)
-            update(training, on, gradients, step, ends)
-    told = tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(files))
+            heard = watched(reads, asks, set(), files) if _is_users(training) else nullcontext()
+            with heard:
+                update(training, on, gradients, step, ends)
+    if draws.count:
+        check_seeds(asks)
+    told = tuple(dict.fromkeys((*reads, *unsettled(asks)))), tuple(dict.fromkeys(files))
     seen = bool(draws.count), bool(assigned), *told, frozenset(names)
-    return SeenStep(detached(returned), *seen)
+    return SeenStep(detached(returned), *seen, tuple(dict.fromkeys(asks)), writes.line)
+
+
+def _is_users(training: Training) -> bool:
+    """Whether the optimizer is of a class of the user's: none of torch's asks anything, and to
+    listen takes half as long as to record."""
+    kinds = type(training.optimizer).__mro__
+    return any(kind.__module__.partition(".")[0] not in ("torch", "builtins") for kind in kinds)
 
 
 @contextmanager
@@ -170,6 +190,14 @@ def _exchanged(training: Training, held: Held, tensors: Sequence[Tensor]) -> Ite
         for module, mine in exchanged:
             stack.enter_context(_reparametrize_module(module, mine))
         yield
+
+
+def eager_step(
+    training: Training, surroundings: Surroundings, ends: bool, seen: SeenStep
+) -> EagerStep:
+    """The step as eager runs it, of which this was seen."""
+    of_tensors = seen.mentions, seen.asks, seen.by_strides
+    return EagerStep(training, surroundings, ends, seen.draws, seen.assigns, *of_tensors)
 
 
 def check_runs(step: EagerStep, args: tuple[Any, ...], surroundings: Surroundings) -> None:

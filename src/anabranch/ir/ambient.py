@@ -9,6 +9,7 @@ it answers calls under the same setting alone:
     Ambient("cuda", "float16")           captured under torch.autocast("cuda", torch.float16)
     Ambient("cpu", "", "float64")        the model makes tensors of the default dtype, float64 then
     Ambient("cpu", asked=(("torch.get_num_threads()", "4"),))      the model asked, and heard that
+    Ambient("cpu", "any")                 has its casts in it: a training step
     Ambient()                            depends on nothing: a graph that torch.compile made
 
 Under `torch.use_deterministic_algorithms(True)` torch's operators on a GPU choose other kernels, or
@@ -79,6 +80,8 @@ SWITCHES: Mapping[str, Callable[[], object]] = {
 
 ON_CPU = ("torch.get_default_device()", repr(torch.device("cpu")))
 """What most models rely on that make tensors: without a mode there is no other default device."""
+ANY: Literal["any"] = "any"
+"""Autocast of a graph that computes the same under each."""
 _modes: Callable[[], int] = torch._C._len_torch_function_stack
 MODES_IN = ("torch", "anabranch")
 """Whose function modes change no numbers: default devices, and listeners."""
@@ -87,14 +90,15 @@ MODES_IN = ("torch", "anabranch")
 @dataclass(frozen=True, slots=True)
 class Ambient:
     """`device`: the kind of device that the model is on, "" where nothing is depended on;
-    `autocast`: the dtype that autocast computes in there, "" if it is off; `default_dtype`: torch's
-    default dtype, "" where the graph does not depend on it. Dtypes are named without "torch.".
+    `autocast`: the dtype that autocast computes in there, "" if it is off, "any" where the graph
+    does not depend on it; `default_dtype`: torch's default dtype, "" where the graph does not
+    depend on it. Dtypes are named without "torch.".
     `deterministic`: under torch.use_deterministic_algorithms; `asks_deterministic`: what the model
     heard when it asked whether it is on, "" if it did not ask; `asked`: of `SWITCHES`, those that
     it asked for, and what it heard, as Python writes it."""
 
     device: Literal["", "cpu", "cuda"] = ""
-    autocast: Literal["", "float16", "bfloat16"] = ""
+    autocast: Literal["", "float16", "bfloat16", "any"] = ""
     default_dtype: Literal["", "float16", "bfloat16", "float32", "float64"] = ""
     deterministic: bool = False
     asks_deterministic: Literal["", "on", "off"] = ""
@@ -128,6 +132,8 @@ def holds(ambient: Ambient) -> Callable[[], bool]:
     if ambient.default_dtype or ambient.asks_deterministic:
         return lambda: not differs(ambient)
     free = not _chosen_without(ambient)
+    if wanted == ANY:
+        return lambda: free or not _deterministic()
     if wanted:
         return lambda: autocast_now(device) == wanted and (free or not _deterministic())
     if free:
@@ -156,7 +162,7 @@ def differs(ambient: Ambient) -> Refused | None:
     if not ambient.device:
         return None
     now = autocast_now(ambient.device)
-    if now != ambient.autocast:
+    if ambient.autocast not in (now, ANY):
         return Refused(f"{_cast(ambient.device, now)}, and the model was compiled {_was(ambient)}")
     default = name_of(_dtype())
     if ambient.default_dtype and default != ambient.default_dtype:
