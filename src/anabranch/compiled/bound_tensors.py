@@ -82,8 +82,7 @@ class BoundTensors:
         of; `written`: of those that they write to, without the moments of what has no gradient."""
         copied = [t for name, t in zip(held.names, held.tensors, strict=True) if name in fixed]
         optimizer = training.optimizer
-        named = zip(held.names, held.tensors, strict=True)
-        moving = {id(tensor) for name, tensor in named if name in written}
+        moving = held.ids(written)
         owned: list[tuple[Tensor, StatePlace]] = [
             (parameter, (values, key, value))
             for parameter, values in optimizer.state.items()
@@ -215,7 +214,10 @@ class BoundTensors:
     def _take_state(self) -> None:
         """The optimizer has loaded a state, or begins anew: its values, in the plan's places."""
         optimizer = self.training.optimizer
-        initialise(optimizer)
+        begun, moved = initialise(optimizer), {*map(id, self.owners)}
+        for parameter in begun:
+            if id(parameter) not in moved:  # no plan writes its state, and eager makes none
+                del optimizer.state[parameter]
         moments: list[StatePlace] = []
         for owner, (_, key, place) in zip(self.owners, self.moments, strict=True):
             values = optimizer.state.get(owner, {})

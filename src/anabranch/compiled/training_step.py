@@ -48,7 +48,7 @@ from anabranch.compiled.saved_step import (
 from anabranch.compiled.states import with_values
 from anabranch.errors import AnabranchError, InputError, OptionError, WeightsError
 from anabranch.frontend.capture_lock import capture_lock
-from anabranch.frontend.optimizer import initialise
+from anabranch.frontend.optimizer import forget_idle, initialise
 from anabranch.frontend.surroundings import neutral, surroundings
 from anabranch.frontend.training import Held, Training, held_by, with_places
 from anabranch.frontend.training_cache import StepRequest, capture_step
@@ -91,6 +91,8 @@ class TrainingStep:
         self._rates: list[Tensor] = []
         self._read: list[float | Tensor] = []
         self._held: Held | None = None
+        self._fixed, self._written = set[str](), set[str]()
+        """Names of what plans have copies of, and of what they write to."""
         self._bound: BoundTensors | None = None
         self._values = BoundValues.of(training.model, training.loss_fn)
 
@@ -116,13 +118,15 @@ class TrainingStep:
             if self._bound.refitted():  # the new plan has what was written, and the others have not
                 self._refit()
         with capture_lock(), neutral():
-            initialise(self.training.optimizer)
+            begun = initialise(self.training.optimizer)
             held = held_by(self.training)
             self._take_rates()
             under = replace(self._surroundings, deterministic=_deterministic())
             asked = [StepRequest(self.training, held, inputs, under, ends) for ends in self._kinds]
             with uncollected(), Cache.open(self.options.cache_dir) as cache:
                 captured = [capture_step(request, cache, self.trace) for request in asked]
+        written = {state.path for graph, _ in captured for state in graph.graph.states}
+        forget_idle(self.training.optimizer, begun, held.ids(written))
         self._plans = self._plans or [
             Compiled(eager, self.target, self.options, self.trace) for _, eager in captured
         ]
@@ -141,9 +145,10 @@ class TrainingStep:
             if failed is not None:
                 check_runs(eager, args, under)
                 raise failed
-        fixed = {path for graph, _ in captured for _, path in graph.sources}
-        written = {state.path for graph, _ in captured for state in graph.graph.states}
-        self._held, self._bound = held, BoundTensors.of(self.training, held, fixed, written)
+        self._fixed |= {path for graph, _ in captured for _, path in graph.sources}
+        self._written |= written
+        bound = BoundTensors.of(self.training, held, self._fixed, self._written)
+        self._held, self._bound = held, bound
         return self
 
     def _options_beside(self, compiled: Compiled) -> Options:
@@ -255,7 +260,7 @@ class TrainingStep:
         saved = [read_back(path, facts) for _, facts in plans]
         first = saved[-1]
         check_class(first, training.optimizer)
-        initialise(training.optimizer)
+        begun = initialise(training.optimizer)
         varying = varying_in(first, training.optimizer.param_groups)
         training = replace(training, accumulate=first.accumulate, varying=varying)
         training = with_places(training, first.keep_grad)
@@ -274,6 +279,8 @@ class TrainingStep:
                 compiled.states.places.update(state_places(plan, held, target.device))
             places.update(compiled.states.places)
             compiled.adopt_all(mine, str(path))
+        forget_idle(training.optimizer, begun, held.ids(written_to))
+        step._fixed, step._written = fixed, written_to
         step._held, step._bound = held, BoundTensors.of(training, held, fixed, written_to)
         check_settings(first, settings_of(step._bound.settings))
         states = [state for plan, _ in plans for state in plan.tasks.states]

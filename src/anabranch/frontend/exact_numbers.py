@@ -35,14 +35,17 @@ TIMES: tuple[Any, ...] = (Tensor.__imul__, Tensor.mul_)
 @contextmanager
 def exact_numbers(optimizer: Optimizer) -> Iterator[None]:
     """Within it those numbers of an optimizer that are computed with on the device are fp64 where
-    they have to be. They are fp32 again at the end."""
+    they have to be. They are fp32 again at the end. Those of a parameter without a gradient, which
+    a step leaves as they are, are not written to."""
     always = isinstance(optimizer, CANCELLING)
     numbers = [
         (values, key, values[key])
         for group in optimizer.param_groups
         if group.get("capturable", True) and not group.get("fused")
         for values in (
-            optimizer.state.get(p, {}) for p in group["params"] if always or p.dtype in DOUBLE
+            optimizer.state.get(p, {})
+            for p in group["params"]
+            if p.grad is not None and (always or p.dtype in DOUBLE)
         )
         for key in (*READ_AS_DOUBLES, MULTIPLIED)
         if isinstance(values.get(key), Tensor) and values[key].dtype == torch.float32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,14 +21,17 @@ AS_GRAPH = {"foreach": False, "fused": False, "capturable": True}
 that stay on the device."""
 
 
-def initialise(optimizer: Optimizer) -> None:
+def initialise(optimizer: Optimizer) -> list[Tensor]:
     """Give the optimizer the state that its first step would begin with, where it has none yet, and
-    keep its counts of steps beside the parameters. CaptureError where its first step is unlike all
-    others; one of the user's own that makes its state in `step` is left as it is."""
+    keep its counts of steps beside the parameters. Returns the parameters that had no state.
+    CaptureError where its first step is unlike all others; one of the user's own that makes its
+    state in `step` is left as it is."""
+    begun = list[Tensor]()
     for group in optimizer.param_groups:
         trained = [p for p in group["params"] if p.requires_grad]
-        if not all(p in optimizer.state for p in trained):
+        if new := [p for p in trained if p not in optimizer.state]:
             _begin(optimizer, group, trained)
+            begun += new
         for parameter in trained:
             state = optimizer.state.get(parameter, {})
             for key, value in state.items():
@@ -36,6 +39,16 @@ def initialise(optimizer: Optimizer) -> None:
                     state[key] = value.to(parameter.device)
         if "capturable" in group and any(p.is_cuda for p in trained):
             group["capturable"] = True
+    return begun
+
+
+def forget_idle(optimizer: Optimizer, begun: Iterable[Tensor], written: Set[int]) -> None:
+    """Take the state of those of the parameters that were `begun` of which no step writes any, as
+    the loss does not depend on them: eager makes none. `written`: ids of what steps write."""
+    for parameter in begun:
+        values = optimizer.state.get(parameter, {}).values()
+        if written.isdisjoint(map(id, values)):
+            optimizer.state.pop(parameter, None)
 
 
 def _begin(optimizer: Optimizer, group: dict[str, Any], trained: Sequence[Tensor]) -> None:

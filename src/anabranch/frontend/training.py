@@ -11,7 +11,7 @@ With `accumulate` calls of the step to an update, gradients are means over these
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -143,6 +143,11 @@ class Held:
     place: Mapping[int, int] = field(repr=False)
     alike: tuple[tuple[int, ...], ...] = ()
 
+    def ids(self, names: Collection[str]) -> frozenset[int]:
+        """The ids of the tensors that have these names."""
+        pairs = zip(self.names, self.tensors, strict=True)
+        return frozenset(id(tensor) for name, tensor in pairs if name in names)
+
 
 def held_by(training: Training) -> Held:
     """What the model, the loss, the optimizer and the scaler hold: each tensor once."""
@@ -243,26 +248,26 @@ def kept_in_place(training: Training) -> Iterator[list[str]]:
 @dataclass(frozen=True)
 class Roles:
     """The tensors that an update reads and writes: of each parameter where its gradients add up,
-    and where they are left; `updated`: all that the optimizer writes."""
+    and where they are left; `updated`: of each parameter all that the optimizer writes."""
 
     parameters: Sequence[Tensor]
     sums: Sequence[Tensor]
     gradients: Sequence[Tensor]
     scale: tuple[Tensor, Tensor] | None
-    updated: Sequence[Tensor]
+    updated: Sequence[Sequence[Tensor]]
 
 
 def roles(training: Training, of: Callable[[Tensor], Tensor]) -> Roles:
     """Those of a training step. `of`: the tensor that stands for one that is held."""
     parameters, scale = training.trained(), training.scale()
     state = training.optimizer.state
-    values = [v for p in parameters for v in state.get(p, {}).values() if isinstance(v, Tensor)]
+    values = ([v for v in state.get(p, {}).values() if isinstance(v, Tensor)] for p in parameters)
     return Roles(
         [*map(of, parameters)],
         [of(training.sums[id(p)]) for p in parameters if training.sums],
         [of(training.gradients[id(p)]) for p in parameters if training.gradients],
         None if scale is None else (of(scale[0]), of(scale[1])),
-        [*map(of, parameters), *map(of, values)],
+        [[*map(of, (p, *mine))] for p, mine in zip(parameters, values, strict=True)],
     )
 
 
@@ -292,7 +297,9 @@ def update(
     if overflow is None or on.scale is None:
         step()
     else:
-        before = [(tensor, tensor.clone()) for tensor in on.updated]
+        pairs = zip(on.parameters, on.updated, strict=True)
+        moving = (tensor for p, mine in pairs if p.grad is not None for tensor in mine)
+        before = [(tensor, tensor.clone()) for tensor in moving]
         step()
         for tensor, old in before:
             tensor.copy_(torch.where(overflow, old, tensor))

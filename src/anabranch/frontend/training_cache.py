@@ -176,7 +176,8 @@ def _held(training: Training, held: Held) -> Iterator[str]:
         view = views.setdefault((memory, kind), number)
         identity = f"{view} in {memories.setdefault(memory, number)}"
         yield f"{name} {kind} {type(tensor).__name__} {tensor.requires_grad} {identity}"
-    updated = [held.place[id(t)] for t in roles(training, lambda tensor: tensor).updated]
+    roles_now = roles(training, lambda tensor: tensor)
+    updated = [held.place[id(t)] for mine in roles_now.updated for t in mine]
     yield f"trained {[held.place[id(p)] for p in training.trained()]}"
     yield f"updated {updated} alike {held.alike}"
 

@@ -300,7 +300,8 @@ def _translate(
     translation = Translation({node.name for node in graph.nodes}, training.random.device)
     nodes = iter([node for node in graph.nodes if node.op == "placeholder"])
     writes = {n.args[0]: n for n in graph.nodes if n.target is COPY}
-    changing = {*map(id, roles(training, lambda tensor: tensor).updated)}
+    updated = roles(training, lambda tensor: tensor).updated
+    changing = {id(tensor) for mine in updated for tensor in mine}
     for name, tensor in zip(held.names, held.tensors, strict=True):
         node = next(nodes)
         if node in writes:
