@@ -103,3 +103,22 @@ def test_a_layout_is_refused_where_a_write_would_reach_an_image_in_channels_last
         assert torch.equal(example, x)
         with pytest.raises(InputError, match="the strides of x"):
             fast(other)
+
+
+def test_a_row_with_gaps_is_refused_where_a_write_would_reach_one_without() -> None:
+    x, gaps = torch.randn(6), torch.randn(6, 2)[:, 0]
+    fast = anabranch.compile(in_one_row, (x.clone(),), **OPTIONS)
+    with pytest.raises(InputError, match="the strides of x"):
+        fast(gaps)
+    fast.add((gaps,))
+    for row in (x, gaps):
+        before = row.clone()
+        wanted = before * 2 if row is gaps else (before + 1) * 2
+        torch.testing.assert_close(fast(row), wanted)
+        torch.testing.assert_close(row, before if row is gaps else before + 1)
+
+
+def test_what_is_made_contiguous_of_a_row_with_gaps_has_none() -> None:
+    gaps = torch.randn(6, 2)[:, 0]
+    fast = anabranch.compile(lambda x: (x.contiguous(), x + 1), (torch.randn(6),), **OPTIONS)
+    assert fast(gaps)[0].stride() == (1,)

@@ -38,7 +38,7 @@ class ContiguousByOperator(TorchFunctionMode):
     the tensor as it lies."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is CALLED and not isinstance(args[0], nn.Parameter) and _several(args[0]):
+        if func is CALLED and not isinstance(args[0], nn.Parameter) and _long(args[0]):
             return aten.contiguous.default(aten.alias.default(args[0]), **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
@@ -128,6 +128,11 @@ def asked_format(node: fx.Node) -> torch.memory_format | None:
 def _keeps(format: torch.memory_format, tensor: Tensor) -> bool:
     """Whether `to` gives tensors of this rank back, however they lie."""
     return format is torch.contiguous_format and tensor.dim() not in IMAGES
+
+
+def _long(tensor: Any) -> bool:
+    """Whether it may lie in several ways, with gaps between its elements among them."""
+    return isinstance(tensor, Tensor) and any(size != 1 for size in tensor.shape)
 
 
 def _several(tensor: Any) -> bool:

@@ -45,7 +45,7 @@ def layout_guards(
     inputs: Sequence[Input], leaves: Sequence[Leaf], line: str, what: What = "layout"
 ) -> tuple[InputGuard, ...]:
     """How the inputs of a graph must lie: as the example's did. `line`: of the write that asks."""
-    types = {value.name: value.type for value in inputs if _turned(value.type) is not None}
+    types = {value.name: value.type for value in inputs if any(n > 1 for n in value.type.shape)}
     return tuple(
         InputGuard(place, what, answer_of(what, meta(types[leaf.ref.name])), line)
         for place, leaf in enumerate(leaves)
