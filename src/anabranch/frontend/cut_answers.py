@@ -38,8 +38,8 @@ IN_PLACE = {
     Tensor.__ixor__: Tensor.bitwise_xor_,
 }
 """`mask |= other` is an operator of its own, which torch does not make functional in a trace."""
-TORCH_NAMESPACES = ("aten", "prims", "prim")
-"""Operators of torch, which say by tags whether they ask for values; others do not."""
+TORCH_NAMESPACES = ("aten", "prims", "prim", "anabranch")
+"""Operators of torch and ours, which say by tags whether they ask for values; others do not."""
 
 
 @dataclass(frozen=True, slots=True)

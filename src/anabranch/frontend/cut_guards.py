@@ -26,9 +26,7 @@ from anabranch.frontend.state import tensors_of, unwrapped
 from anabranch.frontend.strided import STRIDED
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.ir.input_guards import InputGuard, What
-
-IN_ONE_ORDER = frozenset(("aten.multinomial.default", "aten.bernoulli.default"))
-"""Operators whose results lie in one way, however what they read lies."""
+from anabranch.ir.ops import IN_ROWS
 
 
 def guards_of(
@@ -65,5 +63,5 @@ def _asked_of_layouts(trace: CutTrace) -> Iterator[tuple[What, str]]:
         if str(node.target) in STRIDED:
             yield "stride", origin(node)
             yield "storage_offset", origin(node)
-        elif has_random(node) and node.all_input_nodes and str(node.target) not in IN_ONE_ORDER:
+        elif has_random(node) and node.all_input_nodes and str(node.target) not in IN_ROWS:
             yield "order", origin(node)

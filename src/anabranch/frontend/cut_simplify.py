@@ -1,6 +1,6 @@
 """A trace with less to do: nothing is computed or asked twice, nothing that nobody reads.
 
-zeros_like(x)                      full([6, 8], 0)     reads nothing, and need not wait for x
+x.new_zeros(6, 8)                  full([6, 8], 0)     reads nothing, and need not wait for x
 index(e, [m]), index(e, [m])       index(e, [m])       the host waits once
 
 What the model holds and returns, or views of it, is returned as a copy: a caller may write to that.
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from anabranch.frontend.cut_answers import TORCH_NAMESPACES
-from anabranch.frontend.operators import FILLS
+from anabranch.frontend.operators import FILLS, LIKE
 from anabranch.frontend.value_checks import CHECKS
 from anabranch.ir.ops import packet_name
 
@@ -67,8 +67,13 @@ def _fill(graph: fx.Graph) -> None:
     """Write what is filled with one number as what reads no tensor: it need not wait for one."""
     for node in list(graph.nodes):
         value = node.meta.get("val")
+        if node.target is aten.empty_like.default:  # its numbers are the same in every run
+            node.target = aten.zeros_like.default
         if str(node.target) not in FILLS or not isinstance(value, Tensor):
             continue
+        wide = sum(type(size) is not int or size != 1 for size in value.shape) > 1
+        if str(node.target) in LIKE and wide:
+            continue  # it lies as its operand does
         number = FILLS[str(node.target)]
         number = node.args[-1] if number is None else number
         shape: Any = list(value.shape)

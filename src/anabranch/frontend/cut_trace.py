@@ -62,6 +62,7 @@ from anabranch.frontend.export_patches import (
 )
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import decompositions
+from anabranch.frontend.ordered_draws import DropoutByParts
 from anabranch.frontend.program import in_order, name_of
 from anabranch.frontend.source import raised_at, running_at
 from anabranch.frontend.state import state_place, unwrapped
@@ -197,7 +198,8 @@ class _SymbolicTrace:
         cutting = _Cutting(self.fake, self.shapes, answers)
 
         def whole(*values: Tensor) -> Any:
-            with cutting, ByNumbers(refuse=True), LaidByCopies(cutting.marked):
+            laid = LaidByCopies(cutting.marked)
+            with cutting, ByNumbers(refuse=True), laid, DropoutByParts():
                 return functionalize(self._call)(*values)
 
         with (

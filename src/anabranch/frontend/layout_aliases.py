@@ -12,7 +12,7 @@ layouts are refused.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import fx
@@ -22,7 +22,7 @@ from torch.export.graph_signature import InputKind
 from anabranch.frontend.contiguous_calls import asked_format
 from anabranch.frontend.source import origin
 from anabranch.ir import ops
-from anabranch.ir.graph import Graph, Input, Node
+from anabranch.ir.graph import Graph, Input
 from anabranch.ir.input_guards import InputGuard, What, answer_of
 from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf
@@ -65,14 +65,10 @@ def drawing_guards(graph: Graph, leaves: Sequence[Leaf]) -> tuple[InputGuard, ..
         lie = [turned if other is value else other.type.strides for other in graph.call_inputs]
         table = types_for(graph, lie)
         for node in drawing:
-            if table is None or _lies_otherwise(node, table):
+            if table is None or table[node.results[0]].strides != node.types[0].strides:
                 guards += layout_guards([value], leaves, node.origin, "order")
                 break
     return tuple(guards)
-
-
-def _lies_otherwise(node: Node, table: Mapping[str, TensorType]) -> bool:
-    return ops.infer(node.op, node.args, node.kwargs, table)[0].strides != node.types[0].strides
 
 
 def _turned(type: TensorType) -> tuple[int, ...] | None:

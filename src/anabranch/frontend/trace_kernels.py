@@ -4,7 +4,8 @@
     within own_kernels()   softshrink(x)
 
 Torch keeps such kernels in its operators, for the whole process. A few of them are others while a
-trace of ours runs, and torch's own again after it.
+trace of ours runs, and torch's own again after it. Operators that draw random numbers in place have
+kernels for functionalisation, too, which comes in two kinds: by a dispatch key, and by a mode.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey
+from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 from anabranch.frontend.byte_images import byte_image_kernels
 from anabranch.frontend.margin_losses import MARGIN_LOSSES
+from anabranch.frontend.ordered_draws import DRAWN_IN_ROWS, DRAWS, applies, in_rows
 from anabranch.frontend.value_checks import one_hot
 
 aten = torch.ops.aten
@@ -63,7 +66,30 @@ def _own() -> TraceKernels:
     composite = DispatchKey.CompositeImplicitAutograd
     checks = {aten.one_hot.default: {composite: one_hot}}
     absent = {op: by for op, by in checks.items() if composite not in op.py_kernels}
-    return {**LEFT_WHOLE, **MARGIN_LOSSES, **byte_image_kernels(), **absent}
+    draws = {op: {key: functools.partial(_drawn, op, key)} for op in DRAWS for key in [_key(op)]}
+    rows = {op: {DispatchKey.Meta: in_rows} for op in DRAWN_IN_ROWS}
+    return {**LEFT_WHOLE, **MARGIN_LOSSES, **byte_image_kernels(), **absent, **draws, **rows}
+
+
+def _key(op: Any) -> DispatchKey:
+    """Where an operator that draws is looked at: torch takes a composite apart before."""
+    composite = DispatchKey.CompositeImplicitAutograd
+    return composite if op.has_kernel_for_dispatch_key(composite) else DispatchKey.Functionalize
+
+
+def _drawn(op: Any, key: DispatchKey, *args: Any, **kwargs: Any) -> Any:
+    """In the place of torch's kernel for this key."""
+    if applies(op, args, kwargs):
+        return DRAWS[op](*args, **kwargs)
+    return op._op_dk(key, *args, **kwargs)
+
+
+def _drawn_in_mode(op: Any, mode: Any, *args: Any, **kwargs: Any) -> Any:
+    """Where the mode functionalises, which is not active here."""
+    if not applies(op, args, kwargs):
+        return mode.__torch_dispatch__(op, (), args, kwargs)
+    with mode:
+        return DRAWS[op](*args, **kwargs)
 
 
 def _install(kernels: TraceKernels) -> None:
@@ -75,6 +101,9 @@ def _install(kernels: TraceKernels) -> None:
                 held.pop(key, None)
             else:
                 held[key] = function
+        if operator in DRAWS:
+            table = operator.python_key_table
+            table.setdefault(FunctionalTensorMode, functools.partial(_drawn_in_mode, operator))
         operator._dispatch_cache.clear()
 
 
@@ -83,5 +112,9 @@ def _put_back() -> None:
         for key in _own()[operator]:
             operator.py_kernels.pop(key, None)
         operator.py_kernels.update(functions)
+        if operator in DRAWS:
+            held = operator.python_key_table.get(FunctionalTensorMode)
+            if getattr(held, "func", None) is _drawn_in_mode:
+                del operator.python_key_table[FunctionalTensorMode]
         operator._dispatch_cache.clear()
     _torchs.clear()

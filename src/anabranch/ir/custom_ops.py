@@ -4,12 +4,13 @@
     anabranch.conv_weight_grad(grad, x, ...)        what convolution_backward says of the weight
     anabranch.wide_mm(a, b)                         a product of half types in fp32, not rounded
     anabranch.uniform(random, number, shape)        random numbers in [0, 1), which are counted
+    anabranch.bernoulli_like(x, p)                  0 and 1, drawn in the order of the memory of x
     anabranch.scaled_dot_product_forward(q, ...)    attention and its backward (`attention_ops`)
 
 No model calls them: rewriting puts the first where a model spells the same out, step by step,
 and the third in place of a sum of products; `frontend.backward` the second where a training step
 has the backward of a convolution, and the last where it has attention, and `frontend.draws` the
-fourth where it draws.
+fourth where it draws. `frontend.ordered_draws` puts the fifth where a model calls bernoulli_.
 """
 
 from __future__ import annotations
@@ -27,8 +28,14 @@ RECURRENCE = "anabranch.recurrence.default"
 CONV_WEIGHT_GRAD = "anabranch.conv_weight_grad.default"
 WIDE_MM = "anabranch.wide_mm.default"
 UNIFORM = "anabranch.uniform.default"
+BERNOULLI_LIKE = "anabranch.bernoulli_like.default"
 ATTENTION, ATTENTION_BACKWARD = attention_ops.FORWARD, attention_ops.BACKWARD
-ALL = frozenset({RECURRENCE, CONV_WEIGHT_GRAD, WIDE_MM, UNIFORM, ATTENTION, ATTENTION_BACKWARD})
+ALL = frozenset(
+    {
+        *(RECURRENCE, CONV_WEIGHT_GRAD, WIDE_MM, UNIFORM, BERNOULLI_LIKE),
+        *(ATTENTION, ATTENTION_BACKWARD),
+    }
+)
 
 
 def recurrence(x: Tensor, factor: Tensor, first: Tensor | None, dim: int) -> Tensor:
@@ -179,6 +186,16 @@ def _shape_of_uniform(random: Tensor, number: int, shape: Sequence[int]) -> Tens
     return random.new_empty(tuple(shape), dtype=torch.float32)
 
 
+def bernoulli_like(x: Tensor, p: float = 0.5, *, generator: Any = None) -> Tensor:
+    """1 with the probability p, else 0, of the shape and dtype of x: drawn by torch's generator in
+    the order of memory of a tensor that lies as x does, as `x.bernoulli_(p)` draws."""
+    return torch.empty_like(x).bernoulli_(p, generator=generator)
+
+
+def _shape_of_bernoulli_like(x: Tensor, p: float = 0.5, *, generator: Any = None) -> Tensor:
+    return torch.empty_like(x)
+
+
 SCHEMAS: tuple[str, ...] = (
     "recurrence(Tensor x, Tensor factor, Tensor? first, int dim) -> Tensor",
     "conv_weight_grad(Tensor grad, Tensor x, int[] size, int[] stride, int[] padding, "
@@ -187,11 +204,16 @@ SCHEMAS: tuple[str, ...] = (
     "uniform(Tensor random, int number, int[] shape) -> Tensor",
     *attention_ops.SCHEMAS,
 )
+SEEDED: tuple[str, ...] = (
+    "bernoulli_like(Tensor x, float p=0.5, *, Generator? generator=None) -> Tensor",
+)
+"""Schemas of operators that draw numbers of torch's generator."""
 IMPLEMENTED: dict[str, tuple[Any, Any]] = {
     "recurrence": (recurrence, _shape_of_recurrence),
     "conv_weight_grad": (conv_weight_grad, _shape_of_conv_weight_grad),
     "wide_mm": (wide_mm, _shape_of_wide_mm),
     "uniform": (uniform, _shape_of_uniform),
+    "bernoulli_like": (bernoulli_like, _shape_of_bernoulli_like),
     "scaled_dot_product_forward": (attention_ops.forward, attention_ops.shape_of_forward),
     "scaled_dot_product_backward": (attention_ops.backward, attention_ops.shape_of_backward),
 }
@@ -200,6 +222,8 @@ LIBRARY: Any = torch.library
 OURS = LIBRARY.Library("anabranch", "FRAGMENT")
 for _schema in SCHEMAS:
     OURS.define(_schema)
+for _schema in SEEDED:
+    OURS.define(_schema, tags=(torch.Tag.nondeterministic_seeded,))
 for _name, (_computes, _shape) in IMPLEMENTED.items():
     OURS.impl(_name, _computes, "CompositeExplicitAutograd")
     OURS.impl(_name, _shape, "Meta")

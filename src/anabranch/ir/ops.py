@@ -332,6 +332,17 @@ OF_TYPES = frozenset(
 results have no gradient."""
 
 
+IN_ROWS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("bernoulli.default", "bernoulli.p", "multinomial.default", "poisson.default"),
+        *("normal.Tensor_Tensor", "normal.float_Tensor"),
+    )
+)
+"""Operators that draw for a new tensor in the order of its shape, in which it lies, however their
+operands lie: of some torch says without values that it lies as these."""
+
+
 def mutates(op: str) -> bool:
     """Whether the operator writes to a tensor it is given."""
     return bool(resolve(op)._schema.is_mutable)
@@ -462,6 +473,8 @@ def infer(
         return _attention_layout(probe, inferred, types)
     if packet_name(op) in RECURRENT:
         return last_states(op, probe.args, inferred, types)
+    if op in IN_ROWS:
+        return tuple(TensorType(each.shape, each.dtype) for each in inferred)
     return _conv_layout(probe, inferred, types) if op in CONVOLUTIONS else inferred
 
 
