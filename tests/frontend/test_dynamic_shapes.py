@@ -61,6 +61,28 @@ def test_forms(given: Any) -> None:
     assert torch.equal(x[3], X[0, :4])
 
 
+class Extras(nn.Module):
+    def forward(self, x: torch.Tensor, **extras: Any) -> torch.Tensor:
+        y: torch.Tensor = x * extras["scale"] + extras["bias"]
+        return y
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"x": {0: BATCH}, "bias": {0: BATCH}},
+        {"x": {0: BATCH}, "extras": {"bias": {0: BATCH}}},
+    ],
+)
+def test_keywords_that_the_model_has_no_name_for(given: Any) -> None:
+    net = Extras().eval()
+    found = read(net, (X,), given, scale=2.0, bias=torch.ones(3, 1, 1))
+    assert found.dimensions == TWO[:1] and found.extents == ((Extent(0, 0),), (Extent(0, 0),))
+    assert not found.specialised and "forward" not in vars(net)
+    alone = read(net, (X,), {"x": {0: BATCH}}, scale=2.0, bias=1.0)
+    assert alone.extents == ((Extent(0, 0),),) and not alone.specialised
+
+
 def test_functions_and_nested_arguments() -> None:
     def both(pair: Any, more: Any) -> Any:
         return pair[0] + pair["1"] if isinstance(pair, dict) else pair[0] * more["y"]

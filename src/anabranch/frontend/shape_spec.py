@@ -8,8 +8,10 @@ extents     x: axis 0 is batch, axis 1 is seq; mask: axis 1 is seq
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -64,6 +66,7 @@ def by_place(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], spec:
             WRITE,
         ) from None
     names = list(bound.arguments)
+    spec = _by_argument(spec, bound.arguments)
     if isinstance(spec, (tuple, list)):
         if len(spec) > len(names):
             raise _misfit(f"it has {len(spec)} parts, the call has {len(names)} arguments")
@@ -82,6 +85,18 @@ def by_place(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], spec:
         else:
             said[place] = of
     return tuple(said.get(i) for i in range(len(args))), {key: said.get(key) for key in kwargs}
+
+
+def _by_argument(spec: Any, arguments: Mapping[str, Any]) -> Any:
+    """The same with keywords that the model takes by `**kwargs` under the name of that."""
+    if not isinstance(spec, Mapping):
+        return spec
+    for name, place in arguments.items():
+        if isinstance(place, dict):
+            inside = {key: spec[key] for key in place if key in spec and key not in arguments}
+            rest = {key: said for key, said in spec.items() if key not in inside}
+            spec = {**rest, name: {**(spec.get(name) or {}), **inside}} if inside else spec
+    return spec
 
 
 def _nothing(value: Any) -> Any:
@@ -199,3 +214,31 @@ def for_torch(module: torch.nn.Module, example: tuple[Any, Any], spec: Any) -> A
     said = _padded(*example, spec)
     bound = inspect.signature(module.forward).bind(*said[0], **said[1])
     return dict(bound.arguments)
+
+
+@contextmanager
+def keywords_named(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Within it `forward` has an argument of its own for each of these keywords that it takes by
+    `**kwargs`: torch.export keeps no dimension where a call has others."""
+    forward, own = module.forward, "forward" in module.__dict__
+    signature = inspect.signature(forward)
+    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    more = [name for name in kwargs if name not in signature.parameters]
+    if not more or len(parameters) == len(signature.parameters):
+        yield
+        return
+    parameters += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in more]
+
+    @functools.wraps(forward)
+    def named(*args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    named.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    module.__dict__["forward"] = named
+    try:
+        yield
+    finally:
+        if own:
+            module.__dict__["forward"] = forward
+        else:
+            del module.__dict__["forward"]

@@ -29,6 +29,7 @@ from anabranch.frontend.shape_spec import (
     end_of,
     for_torch,
     has_hints,
+    keywords_named,
     named_axes,
     plain_spec,
     stated_shapes,
@@ -69,7 +70,9 @@ def read_dynamic_shapes(
     if not has_hints(spec):  # whose axes may have to fit each other, which nobody knows yet
         example = stated.resized(*example, _apart(stated, args, kwargs))
     try:
-        program = export_dynamic(module, *example, for_torch(module, example, spec), surroundings)
+        with keywords_named(module, kwargs):
+            shapes = for_torch(module, example, spec)
+            program = export_dynamic(module, *example, shapes, surroundings)
     except CaptureError as refused:
         why = " ".join(_words(refused).split())
     else:
