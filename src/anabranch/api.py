@@ -36,6 +36,7 @@ from anabranch.errors import (
 )
 from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.checks import check_call
+from anabranch.frontend.held_arguments import with_held
 from anabranch.frontend.onnx.module import OnnxModule
 from anabranch.frontend.program import opened
 from anabranch.frontend.state import unwrapped
@@ -118,7 +119,7 @@ def compile(
     asked = dynamic_shapes is not None or sizes is not None
     if isinstance(model, OnnxModule) and dynamic_shapes is None:
         dynamic_shapes = model.dynamic_shapes
-    module, inputs, kwargs = opened(model, inputs, kwargs)
+    module, inputs, kwargs = with_held(*opened(model, inputs, kwargs))
     progress = Progress(type(module).__name__ if isinstance(module, nn.Module) else "a function")
     listened = trace or Trace(progress, level=chosen.debug)
     place = resolve(target, chosen.tf32)

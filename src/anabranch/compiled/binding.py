@@ -25,12 +25,14 @@ from anabranch.compiled.entry import Entry, signature_of
 from anabranch.compiled.history import Text
 from anabranch.errors import InputError
 from anabranch.frontend.structure import (
+    MARK,
     PLAIN_TENSORS,
     fits,
     lies_there,
     place_of,
     same_form,
     same_literal,
+    shown,
 )
 from anabranch.ir.ambient import differs
 from anabranch.ir.input_guards import why_broken
@@ -70,7 +72,7 @@ def bind(
         path, value = places[number]
         if type is None:
             if not same_literal(value, expected.literal):
-                said = f"{path} is {told(value)}, compiled for {expected.literal!r}"
+                said = f"{path} is {told(value)}, compiled for {shown(expected.literal)}"
                 bound_call.differences.append(said)
         elif not fits(value, type, entry.device, sizes):
             bound_call.differences.append(f"{path} is {_unlike(value, type, entry.device)}")
@@ -152,7 +154,7 @@ def shapes(entry: Entry) -> str:
     """The call that a plan was compiled for: "(x=f32[2,3], scale=2.0)"."""
     types = iter(entry.plan.tasks.call_inputs)
     leaves = [
-        Text(repr(leaf.literal) if leaf.ref is None else next(types).type.text.partition("{")[0])
+        Text(shown(leaf.literal) if leaf.ref is None else next(types).type.text.partition("{")[0])
         for leaf in signature_of(entry).inputs
     ]
     args, kwargs = pytree.tree_unflatten(leaves, entry.trees[0])
@@ -173,6 +175,8 @@ def told(value: Any, device: torch.device | None = None) -> str:
     """What was given, in few words: "f32[2,3]", "3", "a list [f32[2], None]"."""
     if isinstance(value, Tensor):
         return _tensor(value, device)
+    if type(value) is str and value.startswith(MARK):
+        return shown(value)
     if value is DEFAULT or isinstance(value, (int, float, complex, str, type(None))):
         return repr(value) if len(repr(value)) <= 80 else f"{value!r:.77}..."
     if isinstance(value, torch.Size):

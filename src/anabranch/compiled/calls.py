@@ -62,6 +62,7 @@ from anabranch.errors import InputError, OptionError
 from anabranch.frontend import global_hooks
 from anabranch.frontend.attributes import KEY, attributes
 from anabranch.frontend.checks import check_call
+from anabranch.frontend.held_arguments import held_of
 from anabranch.frontend.state import tensors_of, unwrapped
 from anabranch.frontend.surroundings import neutral
 from anabranch.ir.plan import Plan
@@ -265,6 +266,7 @@ class Compiled(Plans):
                 at,
                 was,
                 job,
+                held_of(self.model),
             )
         )
         self._share_arena()
@@ -469,6 +471,8 @@ class Compiled(Plans):
         what differs."""
         if len(self._answers) < len(self.entries):
             raise refit.half_way()
+        if held := held_of(self.model):
+            args, kwargs = held.marked(args, kwargs)
         if transforming():
             check_plain(pytree.tree_leaves((args, kwargs)))
         for entry, (_, answer) in zip(self.entries, self._answers, strict=True):
@@ -505,6 +509,8 @@ class Compiled(Plans):
     def _run_model(self, *args: Any, **kwargs: Any) -> Any:
         """What the model itself returns. InputError where it is another one than was compiled."""
         assert self.model is not None, "what was loaded has none to run"
+        if held := held_of(self.model):
+            args, kwargs = held.restored(args, kwargs)
         if self._then is not None:
             self._then = self._then.check(self.model, args, kwargs)
         return self.model(*args, **kwargs)

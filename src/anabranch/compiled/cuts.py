@@ -57,10 +57,13 @@ from anabranch.errors import (
     WeightsError,
 )
 from anabranch.frontend.attributes import attributes
+from anabranch.frontend.call_readers import Reader
 from anabranch.frontend.cut_checks import PathCheck, Unseen
 from anabranch.frontend.cut_guards import guards_of
 from anabranch.frontend.cut_trace import CutTrace, trace_cuts
 from anabranch.frontend.from_torch import check
+from anabranch.frontend.held_arguments import held_of
+from anabranch.frontend.held_checks import check_not_read
 from anabranch.frontend.memory import StateSpans, check_apart, check_writable
 from anabranch.frontend.observe import Observed, generators_kept
 from anabranch.frontend.program import name_of
@@ -106,6 +109,7 @@ class CutModel(Compiled):
             trace = trace_cuts(self.model, asked.args, asked.kwargs, asked.around, written)
         finally:  # what these calls wrote to has its values again
             self._stamp()
+        check_not_read(self.model, trace.weights.values())
         cut_states.check_not_read(self.states, trace, self._sections.read)
         cut_states.warn_of_lost(seen, self.model, trace, self.trace)
         if not self._forms:
@@ -149,7 +153,9 @@ class CutModel(Compiled):
         return self._with_kept(replace(held, states=held.states + written))
 
     def _answer_all(self) -> None:
-        self._answers[:] = [(f.read, functools.partial(self._answer, f)) for f in self._forms]
+        self._answers[:] = [
+            (self._read(f), functools.partial(self._answer, f)) for f in self._forms
+        ]
 
     def _form(
         self, trace: CutTrace, asked: PlanRequest, device: torch.device, seen: Observed | None
@@ -163,11 +169,15 @@ class CutModel(Compiled):
             if (both := existing.united(form, here)) is not None:
                 self._forms[place] = both
                 if len(self._answers) > place:
-                    self._answers[place] = both.read, functools.partial(self._answer, both)
+                    self._answers[place] = self._read(both), functools.partial(self._answer, both)
                 return both
         self._forms.append(form)
-        self._answers.append((form.read, functools.partial(self._answer, form)))
+        self._answers.append((self._read(form), functools.partial(self._answer, form)))
         return form
+
+    def _read(self, form: CallForm) -> Reader:
+        held = held_of(self.model)
+        return form.read if held is None else held.reader(form.read)
 
     def _answer(self, form: CallForm, tensors: Sequence[Tensor]) -> Any:
         if self.target.spec.simulated:
@@ -184,6 +194,8 @@ class CutModel(Compiled):
             return self._another_way(form, tensors, unseen.check)
         if torch.is_grad_enabled():
             results = self._sealed(tensors, results)
+        if held := held_of(self.model):
+            results = list(map(held.unmarked, results))
         return pytree.tree_unflatten(results, with_shapes(path.out_tree))
 
     def _check_memory(self, form: CallForm, tensors: Sequence[Tensor], path: CutPath) -> None:
@@ -247,6 +259,8 @@ class CutModel(Compiled):
         """A call of another form than at first sight, or one that was not compiled."""
         if len(self._answers) < len(self._forms):
             raise refit.half_way()
+        if held := held_of(self.model):
+            args, kwargs = held.marked(args, kwargs)
         refused: InputError | None = None
         for form in self._forms:
             try:

@@ -16,6 +16,7 @@ from anabranch.compiled.gradients import Trained
 from anabranch.compiled.sized import SizedCalls
 from anabranch.compiler.compilation import Compilation
 from anabranch.frontend.call_readers import Assembler, Reader, assembler, reader
+from anabranch.frontend.held_arguments import HeldArguments
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Executable
 from anabranch.tuning.job import Job
@@ -29,7 +30,8 @@ class Entry:
     of its weights; `sized`: what varies in calls like those of this plan, and `at`: the
     sizes that it has, None and () where nothing does; `attributes`: what the model's modules were,
     beside their tensors, as the plan was made; `job`: what it was
-    compiled for, None for a loaded one."""
+    compiled for, None for a loaded one; `held`: the arguments that the model holds, None if it
+    holds none."""
 
     plan: Plan
     run: Executable | None
@@ -43,6 +45,7 @@ class Entry:
     at: tuple[int, ...] = ()
     attributes: Mapping[str, str] = field(default_factory=dict)
     job: Job | None = field(default=None, repr=False, compare=False)
+    held: HeldArguments | None = field(default=None, repr=False, compare=False)
     read: Reader = field(init=False)
     assemble: Assembler = field(init=False)
     fit: Callable[[], Fitting] = field(init=False)
@@ -55,9 +58,11 @@ class Entry:
             [ref.name for ref in tasks.outputs],
         )
         read = reader(signature, tasks.call_inputs, self.trees[0], self.device)
-        object.__setattr__(self, "read", read)
+        object.__setattr__(self, "read", read if self.held is None else self.held.reader(read))
         object.__setattr__(self, "fit", functools.cache(functools.partial(fitting, self.plan)))
-        assemble = assembler(signature, inputs, outputs, self.trees[1], bool(tasks.states))
+        objects = {} if self.held is None else self.held.objects
+        stateful = bool(tasks.states)
+        assemble = assembler(signature, inputs, outputs, self.trees[1], stateful, objects)
         object.__setattr__(self, "assemble", assemble)
 
 

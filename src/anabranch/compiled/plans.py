@@ -31,6 +31,7 @@ from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.global_hooks import as_before, left_out, registered
+from anabranch.frontend.held_arguments import held_of
 from anabranch.frontend.surroundings import leave_alone
 from anabranch.ir.protocols import Executable, Target
 from anabranch.options import Options
@@ -167,6 +168,9 @@ class Plans(Fixed):
         check_parts(self.model)
         # A graph that torch.compile hands over is not captured, and its lock is held by then.
         with self._capturing() if captured is None else nullcontext():
+            if held := held_of(self.model):
+                positional = (args,) if isinstance(args, Tensor) else tuple(args)
+                args, kwargs = held.marked(positional, kwargs or {})
             self._add(request(args, kwargs, captured, stop, shared, workers=workers))
         return self
 

@@ -29,6 +29,7 @@ from anabranch.costs import costs_of
 from anabranch.deadline import TIME, Deadline
 from anabranch.errors import TargetError
 from anabranch.frontend.attributes import KEY, read_attributes
+from anabranch.frontend.held_arguments import without_marks
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Target
 from anabranch.ir.refused import Refused
@@ -92,8 +93,9 @@ def loaded_entry(
     source: str,
 ) -> Entry:
     """How calls of a saved plan are read and answered, by its signature and its facts."""
-    signature = plan.signature
-    assert signature is not None, "saved plans have signatures"
+    assert plan.signature is not None, "saved plans have signatures"
+    signature = without_marks(plan.signature)
+    plan = replace(plan, signature=signature)
     for name in unregistered(signature.output_tree):
         trace.add("warning", "load", source, unknown_class(cut(name, SHOWN)))
     trees = (read_tree(signature.input_tree), read_tree(signature.output_tree, plain=True))

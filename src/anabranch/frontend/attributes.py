@@ -21,6 +21,7 @@ from torch import fx, nn
 
 from anabranch.cache.codec import Codec, from_plain, values
 from anabranch.frontend.fingerprint import HOOKS, PRIVATE
+from anabranch.frontend.held_arguments import bare
 from anabranch.frontend.state import unwrapped
 from anabranch.ir.key import digest_tensor, digest_text
 
@@ -63,7 +64,7 @@ def each_attribute(model: Any) -> dict[str, str]:
 def _modules(model: Any) -> dict[str, nn.Module]:
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         return {}
-    modules = dict(unwrapped(model).named_modules())
+    modules = dict(bare(unwrapped(model)).named_modules())
     return {} if any(isinstance(each, fx.GraphModule) for each in modules.values()) else modules
 
 

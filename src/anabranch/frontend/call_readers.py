@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -113,12 +114,13 @@ def assembler(
     outputs: Sequence[str],
     tree: TreeSpec,
     stateful: bool = False,
+    objects: Mapping[Any, Any] = MappingProxyType({}),
 ) -> Assembler:
     """A function that makes the model's result out of the tensors of a call and those that a plan
     made of them; by their names `inputs` and `outputs`. What the model returns of its inputs is the
     caller's own tensor; what it writes to its inputs is written to them, unless a check that the
     model makes of values fails, which raises as the model does. `stateful`: the plan has written to
-    its states by then."""
+    its states by then; `objects`: what a plain value among the results stands for."""
     slots: dict[str, list[int]] = {}
     for place, name in enumerate(outputs):
         slots.setdefault(name, []).append(place)
@@ -137,7 +139,7 @@ def assembler(
             return first
         return copies.setdefault((name, number), (count + len(copies), first, again))[0]
 
-    leaves = [_leaf(leaf, place_of) for leaf in signature.outputs]
+    leaves = [_leaf(leaf, place_of, objects) for leaf in signature.outputs]
     apart = [(first, again) for _, first, again in copies.values()]
     tree = with_shapes(tree)
     like = _numbered(tree)
@@ -195,8 +197,8 @@ def _gather(like: Any, value: Any, leaves: list[Any]) -> bool:
     return True
 
 
-def _leaf(leaf: Leaf, place_of: Callable[[str, int], int]) -> ReadPart:
-    literal, ref = leaf.literal, leaf.ref
+def _leaf(leaf: Leaf, place_of: Callable[[str, int], int], objects: Mapping[Any, Any]) -> ReadPart:
+    literal, ref = objects.get(leaf.literal, leaf.literal), leaf.ref
     return (lambda values: literal) if ref is None else itemgetter(place_of(ref.name, leaf.number))
 
 

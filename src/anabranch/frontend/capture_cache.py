@@ -27,6 +27,7 @@ from anabranch.frontend.checks import check_results
 from anabranch.frontend.effects import check_assigned, check_values, check_writes, rebuilt
 from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import apart, capture, check
+from anabranch.frontend.held_checks import check_held, check_written
 from anabranch.frontend.input_queries import (
     ATTRIBUTES,
     CLASS,
@@ -111,7 +112,9 @@ def capture_model(
             other = unkept(bound.graph, unwrapped(model), seen.changed)
             warn_of_changes(trace, name_of(model), other)
             warn_of_reads(trace, name_of(model), seen.reads)
-            return with_state(_with_answers(bound, args, kwargs, seen, calling.under), model), seen
+            bound = with_state(_with_answers(bound, args, kwargs, seen, calling.under), model)
+            check_written(model, bound.graph)
+            return bound, seen
         if stored is not None:
             why = "it computes something else than when it was captured, or that cannot be told"
             trace.add("refused", "capture", type(model).__name__, f"captured anew: {why}")
@@ -140,6 +143,7 @@ def capture_model(
     if seen is not None:
         check_assigned(captured, seen.replaced)
     bound = with_state(captured, model)
+    check_written(model, bound.graph)
     held = dict(tensors_of(unwrapped(model))) if name is not None else {}
     storable = seen is not None and seen.digest is not None and not hides_shared(bound.graph, held)
     if storable and name is not None and cache is not None and seen is not None and seen.digest:
@@ -167,6 +171,7 @@ def watched_call(
         )
     if seen is not None and isinstance(model, nn.Module):
         check_states(unwrapped(model), seen.changed)
+        check_held(model, args, kwargs, seen.changed)
     return seen
 
 

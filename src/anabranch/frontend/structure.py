@@ -23,6 +23,8 @@ from anabranch.ir.plan import Leaf, Signature
 from anabranch.ir.trees import read_tree
 from anabranch.ir.types import TensorType
 
+MARK = "anabranch.held:"
+"""What stands for an object that a model holds begins with this; its name follows."""
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 """Classes of tensors that kernels can read: others have rules of their own for what is done to
 them, or no memory at all."""
@@ -50,7 +52,7 @@ def flatten_call(
     for position, (leaf, expected) in enumerate(zip(leaves, signature.inputs, strict=True)):
         if expected.ref is None:
             if not same_literal(leaf, expected.literal):
-                raise _differs(spec, position, repr(expected.literal), leaf)
+                raise _differs(spec, position, shown(expected.literal), leaf)
             continue
         type = next(declared).type
         if not fits(leaf, type):
@@ -97,6 +99,12 @@ def lies_there(tensor: torch.Tensor, offset: int | None, type: TensorType) -> bo
         return True
     sides = zip(type.shape, type.strides, tensor.stride(), strict=True)
     return tensor.storage_offset() == offset and all(n == 1 or a == b for n, a, b in sides)
+
+
+def shown(literal: Any) -> str:
+    """A plain value for people, or that it stands for an object."""
+    marked = type(literal) is str and literal.startswith(MARK)
+    return "the object of the example" if marked else repr(literal)
 
 
 def same_literal(value: Any, compiled: Any) -> bool:

@@ -1,0 +1,294 @@
+"""Arguments that are objects with tensors in them, as a `StaticCache` of transformers: the model
+holds such an object, and calls pass a mark in its place.
+
+    model(ids, past_key_values=cache)
+    around, _, kwargs = with_held(model, (ids,), {"past_key_values": cache})
+        kwargs       {"past_key_values": "anabranch.held:past_key_values"}
+        around       the model, with buffers past_key_values.layers.0.keys, .values, ..: the tensors
+                     of the cache themselves, so that those that forward writes are states
+        around(ids, **kwargs)    model(ids, past_key_values=cache), with marks in the results
+
+An object is known by identity: another one of its class has other tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from anabranch.errors import CaptureError, InputError
+from anabranch.frontend.call_readers import Reader
+from anabranch.frontend.structure import MARK
+from anabranch.ir.plan import Leaf, Signature
+
+HELD, BARE = "_anabranch_held", "_anabranch_bare"
+"""The attributes of a model that have what it holds, and the model without that."""
+OBJECTS = "held_arguments"
+"""The attribute by which what such an object holds is found, and named, as all that a model has."""
+NO_OBJECTS = (Tensor, nn.Module, str, bytes, int, float, complex, type(None), type)
+"""Arguments that have a meaning of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTensor:
+    """`path`: a qualified name within the object; it lies in `holder`, which is a dict of
+    attributes or a container, under the `key`."""
+
+    path: str
+    holder: Any
+    key: Any
+    tensor: Tensor
+
+    def is_there(self) -> bool:
+        """Whether the object still has this very tensor in this place."""
+        holder = self.holder
+        if type(holder) is dict:
+            return holder.get(self.key) is self.tensor
+        return len(holder) > self.key and holder[self.key] is self.tensor
+
+
+@dataclass(frozen=True, slots=True)
+class HeldArguments:
+    """By their marks the objects that a model holds, and their tensors, each once."""
+
+    objects: Mapping[str, Any]
+    tensors: Mapping[str, tuple[HeldTensor, ...]]
+
+    def marked(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call with marks in place of these objects. InputError where one has
+        other tensors than when it was compiled."""
+        for mark, held in self.objects.items():
+            if any(value is held for value in (*args, *kwargs.values())):
+                self._check(mark)
+                args = tuple([mark if value is held else value for value in args])
+                kwargs = {name: mark if value is held else value for name, value in kwargs.items()}
+        return args, dict(kwargs)
+
+    def reader(self, read: Reader) -> Reader:
+        """A reader of calls that are given these objects, of one that knows their marks."""
+        return lambda args, kwargs: read(*self.marked(args, kwargs))
+
+    def restored(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call with these objects in place of their marks."""
+        own = {name: self.unmarked(value) for name, value in kwargs.items()}
+        return tuple(map(self.unmarked, args)), own
+
+    def unmarked(self, value: Any) -> Any:
+        """The object that a mark stands for; anything else as it is."""
+        return self.objects.get(value, value) if type(value) is str else value
+
+    def _check(self, mark: str) -> None:
+        for tensor in self.tensors[mark]:
+            if not tensor.is_there():
+                name = mark.removeprefix(MARK)
+                raise InputError(
+                    f"{name} has another tensor at {tensor.path} than when it was compiled",
+                    "plans read and write the tensors that it had then",
+                    f"write into those (copy_, zero_), or compile again for this {name}",
+                )
+
+
+def with_held(
+    model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The model that holds what among these arguments are objects with tensors, and the arguments
+    with marks in their places; all as they are where there are none. CaptureError where no model
+    can hold one."""
+    named = {**_by_place(model, args), **kwargs}
+    objects = {name: value for name, value in named.items() if _is_object(value)}
+    tensors = {name: tensors_within(value) for name, value in objects.items()}
+    tensors = {name: held for name, held in tensors.items() if held}
+    if not tensors:
+        return model, args, dict(kwargs)
+    first = next(iter(tensors))
+    if not isinstance(model, nn.Module):
+        raise CaptureError(
+            f"{first} is a {type(objects[first]).__name__}, and the model is a function",
+            "tensors of such an object are held by a module, as its buffers are",
+            "compile a module whose forward is called so",
+        )
+    names = {name: _free_name(model, name) for name in tensors}
+    held = HeldArguments(
+        {MARK + names[name]: objects[name] for name in tensors},
+        {MARK + names[name]: tensors[name] for name in tensors},
+    )
+    return _around(model, held), *held.marked(args, kwargs)
+
+
+def held_of(model: Any) -> HeldArguments | None:
+    """What a model of `with_held` holds; None for any other."""
+    held = model.__dict__.get(HELD) if isinstance(model, nn.Module) else None
+    return held if isinstance(held, HeldArguments) else None
+
+
+def _forward_of(around: nn.Module, model: nn.Module, held: HeldArguments) -> Callable[..., Any]:
+    """`forward` of a model that holds arguments: takes marks for them, and returns marks where it
+    was called with some."""
+    own = model.__dict__.get("forward")
+
+    @functools.wraps(model.forward)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        marks = [
+            value
+            for value in (*args, *kwargs.values())
+            if type(value) is str and value in held.objects
+        ]
+        args, kwargs = held.restored(args, kwargs)
+        with _following(around, held):
+            if own is not None:
+                result = own(*args, **kwargs)
+            else:
+                result = type(around).forward(around, *args, **kwargs)
+        leaves, tree = pytree.tree_flatten(result)
+        mark_of = {id(held.objects[mark]): mark for mark in marks}
+        if not any(id(leaf) in mark_of for leaf in leaves):
+            return result
+        return pytree.tree_unflatten([mark_of.get(id(leaf), leaf) for leaf in leaves], tree)
+
+    return forward
+
+
+def without_marks(signature: Signature) -> Signature:
+    """That of a plan whose model is gone: None is passed, and returned, in place of the objects
+    that it held."""
+
+    def plain(leaf: Leaf) -> Leaf:
+        marked = type(leaf.literal) is str and leaf.literal.startswith(MARK)
+        return replace(leaf, literal=None) if marked else leaf
+
+    return replace(
+        signature,
+        inputs=tuple(map(plain, signature.inputs)),
+        outputs=tuple(map(plain, signature.outputs)),
+    )
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """The user's own object, where this is one of `with_held`."""
+    own = model.__dict__.get(BARE)
+    return own if isinstance(own, nn.Module) else model
+
+
+@contextmanager
+def _following(around: nn.Module, held: HeldArguments) -> Iterator[None]:
+    """Within it the objects have the tensors that the module's buffers are now: others, where the
+    module is called to be traced."""
+    others = list[HeldTensor]()
+    try:
+        for mark, tensors in held.tensors.items():
+            buffers = around.get_submodule(mark.removeprefix(MARK))
+            for each in tensors:
+                now = buffers.get_buffer(each.path)
+                if now is not each.tensor and not isinstance(each.holder, tuple):
+                    others.append(each)
+                    each.holder[each.key] = now
+        yield
+    finally:
+        for each in others:
+            each.holder[each.key] = each.tensor
+
+
+class _Holder(nn.Module):
+    """Buffers by qualified names."""
+
+    def hold(self, path: str, tensor: Tensor) -> None:
+        """Register it, with a module for each part of the path but the last."""
+        first, _, rest = path.partition(".")
+        if not rest:
+            self.register_buffer(first, tensor, persistent=False)
+            return
+        if first not in self._modules:
+            self.add_module(first, _Holder())
+        inner = self._modules[first]
+        assert isinstance(inner, _Holder)
+        inner.hold(rest, tensor)
+
+
+def _around(model: nn.Module, held: HeldArguments) -> nn.Module:
+    """Another object with the model's own parts, which has the held tensors beside them."""
+    around = object.__new__(type(model))
+    around.__dict__.update(model.__dict__)
+    around.__dict__["_modules"] = dict(model._modules)
+    for mark, tensors in held.tensors.items():
+        holder = _Holder().train(model.training)
+        for tensor in tensors:
+            holder.hold(tensor.path, tensor.tensor)
+        around._modules[mark.removeprefix(MARK)] = holder.train(model.training)
+    around.__dict__["forward"] = _forward_of(around, model, held)
+    around.__dict__[HELD], around.__dict__[BARE] = held, model
+    around.__dict__[OBJECTS] = {
+        mark.removeprefix(MARK): value for mark, value in held.objects.items()
+    }
+    return around
+
+
+def _by_place(model: Any, args: tuple[Any, ...]) -> dict[str, Any]:
+    """Positional arguments by the names that the model has for them, as far as it has any."""
+    try:
+        own = inspect.signature(model.forward if isinstance(model, nn.Module) else model)
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        names = [name for name, each in own.parameters.items() if each.kind in kinds]
+    except (TypeError, ValueError):
+        names = []
+    names += [f"argument_{place}" for place in range(len(names), len(args))]
+    return dict(zip(names, args, strict=False))
+
+
+def _is_object(value: Any) -> bool:
+    """Whether it is neither a value that graphs know, nor a container."""
+    if isinstance(value, NO_OBJECTS) or type(value) in pytree.SUPPORTED_NODES:
+        return False
+    return hasattr(value, "__dict__") and not callable(value)
+
+
+def tensors_within(value: Any) -> tuple[HeldTensor, ...]:
+    """The tensors that an object holds, each once, and under a path that no other has."""
+    held: dict[str, HeldTensor] = {}
+    seen = set[int]()
+    waiting = [("", value)]
+    for path, container in waiting:
+        if id(container) in seen or isinstance(container, (nn.Module, type)):
+            continue
+        seen.add(id(container))
+        holder = container if isinstance(container, (list, tuple, dict)) else _attributes(container)
+        items = holder.items() if isinstance(holder, dict) else enumerate(holder)
+        for key, part in list(items):
+            within = _within(path, key)
+            if not isinstance(part, Tensor):
+                waiting.append((within, part))
+            elif id(part) not in seen:
+                seen.add(id(part))
+                while within in held:
+                    within += "_"
+                held[within] = HeldTensor(within, holder, key, part)
+    return tuple(held.values())
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    return vars(value) if hasattr(value, "__dict__") and not callable(value) else {}
+
+
+def _within(path: str, key: Any) -> str:
+    """The qualified name of what is held under the key, as modules may have buffers by it."""
+    word = "".join(c if c.isalnum() or c == "_" else "_" for c in str(key)) or "_"
+    while hasattr(nn.Module, word) or word in vars(nn.Module()):
+        word += "_"
+    return f"{path}.{word}".removeprefix(".")
+
+
+def _free_name(model: nn.Module, name: str) -> str:
+    """A name for what is held that the model has not."""
+    while hasattr(model, name):
+        name += "_"
+    return name
