@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.frontend.laid_otherwise import turned as by_columns
 from torch import Tensor, nn
 
 import anabranch
@@ -122,3 +123,36 @@ def test_what_is_made_contiguous_of_a_row_with_gaps_has_none() -> None:
     gaps = torch.randn(6, 2)[:, 0]
     fast = anabranch.compile(lambda x: (x.contiguous(), x + 1), (torch.randn(6),), **OPTIONS)
     assert fast(gaps)[0].stride() == (1,)
+
+
+def counted(x: Tensor) -> Tensor:
+    return (x * 2).as_strided((2, 2), (6, 1)) + 1
+
+
+def resized(x: Tensor) -> Tensor:
+    return (x * 2).resize_(3, 6) + 1
+
+
+def scattered(x: Tensor) -> Tensor:
+    return torch.as_strided_scatter(x.relu(), torch.ones(2, 2), (2, 2), (6, 1))
+
+
+@pytest.mark.parametrize("model", [counted, resized, scattered])
+def test_what_is_counted_in_the_memory_of_a_value_lies_as_the_examples(
+    model: Callable[[Tensor], Tensor],
+) -> None:
+    x = torch.randn(4, 6)
+    for example, other in ((x, by_columns(x)), (by_columns(x), x)):
+        fast = anabranch.compile(model, (example,), **OPTIONS)
+        torch.testing.assert_close(fast(example), model(example))
+        with pytest.raises(InputError, match="the strides of x, without those of size 1, are"):
+            fast(other)
+
+
+def test_a_value_that_lies_alike_in_each_call_may_be_counted_in() -> None:
+    def model(x: Tensor) -> Tensor:
+        return (x.sum(0) * 2).as_strided((2, 2), (3, 1))
+
+    x = torch.randn(4, 6)
+    fast = anabranch.compile(model, (x,), **OPTIONS)
+    torch.testing.assert_close(fast(by_columns(x)), model(by_columns(x)))

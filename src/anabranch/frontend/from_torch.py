@@ -42,7 +42,7 @@ from anabranch.frontend.export_patches import (
     quiet,
 )
 from anabranch.frontend.idle_dropout import IdleDropout
-from anabranch.frontend.layout_aliases import drawing_guards, layout_guards, written_by_strides
+from anabranch.frontend.layout_aliases import layout_guards, value_guards, written_by_strides
 from anabranch.frontend.memory import near
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING
@@ -368,7 +368,7 @@ def _translate(
             tuple(outputs),
             tuple(translation.mutations),
             under.ambient(device, translation.by_default),
-            asked=drawing_guards(whole, placed),
+            asked=value_guards(whole, placed, translation.counted),
             checks=translation.checks,
         ),
         tuple(translation.sources),

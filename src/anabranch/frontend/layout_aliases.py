@@ -12,7 +12,7 @@ layouts are refused.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import fx
@@ -22,7 +22,7 @@ from torch.export.graph_signature import InputKind
 from anabranch.frontend.contiguous_calls import asked_format
 from anabranch.frontend.source import origin
 from anabranch.ir import ops
-from anabranch.ir.graph import Graph, Input
+from anabranch.ir.graph import Graph, Input, types
 from anabranch.ir.input_guards import InputGuard, What, answer_of
 from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf
@@ -45,28 +45,38 @@ def layout_guards(
     inputs: Sequence[Input], leaves: Sequence[Leaf], line: str, what: What = "layout"
 ) -> tuple[InputGuard, ...]:
     """How the inputs of a graph must lie: as the example's did. `line`: of the write that asks."""
-    types = {value.name: value.type for value in inputs if any(n > 1 for n in value.type.shape)}
+    wide = {value.name: value.type for value in inputs if any(n > 1 for n in value.type.shape)}
     return tuple(
-        InputGuard(place, what, answer_of(what, meta(types[leaf.ref.name])), line)
+        InputGuard(place, what, answer_of(what, meta(wide[leaf.ref.name])), line)
         for place, leaf in enumerate(leaves)
-        if leaf.ref is not None and leaf.ref.name in types
+        if leaf.ref is not None and leaf.ref.name in wide
     )
 
 
-def drawing_guards(graph: Graph, leaves: Sequence[Leaf]) -> tuple[InputGuard, ...]:
-    """How inputs must lie of which an operator draws random numbers in the order of memory: as the
-    example's did, for else a seed would give an element the number of another."""
-    drawing = [node for node in graph.nodes if ops.draws(node) and node.uses]
+def value_guards(
+    graph: Graph, leaves: Sequence[Leaf], counted: Mapping[str, str]
+) -> tuple[InputGuard, ...]:
+    """How inputs must lie of which an operator draws random numbers in the order of memory: with
+    their axes in the order of the example's, for else a seed would give an element the number of
+    another. And those on which it depends how a value lies that the model counts in the memory of:
+    as the example's did. `counted`: the names of such values, and the lines where."""
+    asked = list[tuple[str, tuple[int, ...], str, What]]()
+    own = types(graph) if counted else {}
+    for name, line in counted.items():
+        asked.append((name, own[name].strides, line, "layout"))
+    for node in graph.nodes:
+        if node.uses and ops.draws(node):
+            asked.append((node.results[0], node.types[0].strides, node.origin, "order"))
     guards = list[InputGuard]()
-    for value in graph.call_inputs if drawing else ():
+    for value in graph.call_inputs if asked else ():
         turned = _turned(value.type)
         if turned is None:
             continue
         lie = [turned if other is value else other.type.strides for other in graph.call_inputs]
         table = types_for(graph, lie)
-        for node in drawing:
-            if table is None or table[node.results[0]].strides != node.types[0].strides:
-                guards += layout_guards([value], leaves, node.origin, "order")
+        for name, strides, line, what in asked:
+            if table is None or table[name].strides != strides:
+                guards += layout_guards([value], leaves, line, what)
                 break
     return tuple(guards)
 

@@ -60,6 +60,7 @@ QUANTISING = frozenset(
 """Operators whose results torch tells of as of plain numbers where there are no values."""
 _FULL = "aten.full.default"
 _TO = "aten._to_copy.default"
+RESHAPES = {"aten.view.default": "aten.reshape.default"}
 OF_TENSORS = {
     "Scalar": "Tensor",
     "Tensor_Scalar": "Tensor_Tensor",
@@ -87,6 +88,8 @@ class Translation:
         self.sources: list[tuple[str, str]] = []
         self.offsets: dict[str, int] = {}
         """Inputs of which the model counts from the start of their memory, and where each began."""
+        self.counted = dict[str, str]()
+        """Other values of which it does so, and the lines where."""
         self._values: dict[fx.Node, Arg] = {}
         self._inputs: list[Input] = []
         self._constants: list[Constant] = []
@@ -304,8 +307,11 @@ class Translation:
         seen = strided.seen(node)
         source, window = self._values[seen.node], seen.window
         assert isinstance(source, Ref)
-        self._count_from(seen.root)
+        self._count_from(seen.root, node)
         steps = strided.views(window)
+        if steps is not None and self.types[source.name].strides != window.type.strides:
+            # It was made of others by a step here, and lies otherwise than the program says.
+            steps = [(RESHAPES.get(step, step), args) for step, args in steps]
         if steps is None:
             places = self._literal(node, strided.numbers(window))
             row = self._row(node, source)
@@ -317,19 +323,23 @@ class Translation:
             source = self._step(node, "aten.clone.default", source)
         self._values[node] = source
 
-    def _count_from(self, root: fx.Node) -> None:
+    def _count_from(self, root: fx.Node, node: fx.Node) -> None:
         """Elements were counted in this value's memory: an input must lie there as the example
-        did."""
+        did, and so must those on which it depends how another value lies."""
         value = self._values[root]
-        if isinstance(value, Ref) and any(each.name == value.name for each in self._inputs):
+        if not isinstance(value, Ref):
+            return
+        if any(each.name == value.name for each in self._inputs):
             self.offsets[value.name] = strided.begins(root)
+        else:
+            self.counted.setdefault(value.name, origin(node))
 
     def _scattered(self, node: fx.Node) -> Ref:
         """What as_strided_scatter gives: the operand with other elements where its window lies."""
         base, new = (self._values[arg] for arg in node.args[:2] if isinstance(arg, fx.Node))
         assert isinstance(base, Ref) and isinstance(new, Ref)
         places = self._literal(node, strided.written(node))
-        self._count_from(strided.root(node))
+        self._count_from(strided.root(node), node)
         row = self._step(node, "aten.reshape.default", new, self.types[places.name].shape)
         whole = self._row(node, base)
         flat = self._step(node, "aten.scatter.src", whole, 0, places, row)
