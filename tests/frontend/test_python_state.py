@@ -354,3 +354,32 @@ def test_scripted_parts_are_passed_over() -> None:
     before = PythonState.of(model)
     model.count = 1
     assert before.changes() == ["count"]
+
+
+class Shy(nn.Module):
+    """Counts its calls, and does not bear that its operators are listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(3))
+
+    def forward(self, x: Tensor, fail: bool = False) -> Tensor:
+        calls = self.calls
+        assert isinstance(calls, Tensor)
+        calls.add_(1)
+        listened = torch._C._len_torch_dispatch_stack()
+        if listened and not torch.compiler.is_exporting():
+            raise RuntimeError("somebody listens")
+        if fail:
+            raise ValueError("no")
+        return x + calls
+
+
+def test_a_model_that_does_not_bear_to_be_listed_is_as_it_was() -> None:
+    model, x = Shy().eval(), torch.randn(3)
+    with pytest.raises(CaptureError, match="the model itself fails"):
+        anabranch.compile(model, (x, True), target="cpu", search="none")
+    assert not model.get_buffer("calls").any()
+    fast = anabranch.compile(model, (x,), target="cpu", search="none")
+    assert not model.get_buffer("calls").any()
+    assert torch.equal(fast(x), x + 1) and torch.equal(fast(x), x + 2)

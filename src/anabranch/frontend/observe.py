@@ -163,6 +163,8 @@ def _observed(
             layouts = {name: _layout_of(tensor) for name, tensor in tensors.items()}
             held = {name: _form_of(tensor) for name, tensor in weights.items()}
             turns = switches()
+            if not notes.operators:
+                recorder.keep_all()
             listed = recorder if notes.operators else nullcontext()
             asking = notes.asking
             listening = asking.about(tensors, weights) if asking is not None else nullcontext()
@@ -173,6 +175,8 @@ def _observed(
                 _check_same_layout(f"input {name}", layouts[name], _layout_of(tensor))
             for name, tensor in weights.items():
                 _check_same_layout(f"tensor {name}", held[name], _form_of(tensor))
+            if not notes.operators:
+                recorder.note_changed()
             reads += _differs(drawn, _drawn())
             switched = turned(turns)
             digest = recorder.digest(results) if notes.operators else None

@@ -176,6 +176,19 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         text = self.text(result)
         return None if text is None else digest_text(text)
 
+    def keep_all(self) -> None:
+        """Copy all that the model holds: for a call that it does not bear to be heard in."""
+        for tensor in list(self._weights.values()):
+            self._save(tensor)
+        self.written.clear()
+
+    def note_changed(self) -> None:
+        """Note what of that is not as it was."""
+        with _disable_current_modes():
+            for place, (whole, copy) in self._saved.items():
+                alike = whole.untyped_storage().nbytes() == copy.nbytes and torch.equal(whole, copy)
+                self.written += [] if alike else [self._own[place]]
+
     def restore(self) -> None:
         """Give tensors that the model holds, and wrote to, the content that they had."""
         with _disable_current_modes(), torch.no_grad():

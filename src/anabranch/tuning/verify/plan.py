@@ -23,7 +23,7 @@ from anabranch.errors import NumericsError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.effects import left_in_inputs
 from anabranch.frontend.mode_queries import of_export
-from anabranch.frontend.observe import Observed, observe
+from anabranch.frontend.observe import Notes, Observed, observe
 from anabranch.ir import ops, tolerances
 from anabranch.ir.determinism import unordered
 from anabranch.ir.domains import ANY, domains
@@ -260,11 +260,17 @@ def without_fastpath() -> Iterator[None]:
 
 def _called(job: Job) -> Observed:
     """A call of the model, without short cuts. Where that takes too much memory, it is called
-    once more, on inputs of its own, when what the first call held is gone."""
+    once more, on inputs of its own, when what the first call held is gone; where it does not bear
+    that its operators are listed, without that."""
     call = partial(observe, job.model, job.args, job.kwargs, job.surroundings)
-    with suppress(torch.OutOfMemoryError):
-        return call(job.target.full_precision)
-    return call(partial(job.target.full_precision, lean=True))
+    try:
+        with suppress(torch.OutOfMemoryError):
+            return call(job.target.full_precision)
+        return call(partial(job.target.full_precision, lean=True))
+    except RuntimeError as failed:
+        if isinstance(failed, torch.OutOfMemoryError):
+            raise
+        return call(job.target.full_precision, notes=Notes(operators=False))
 
 
 def _compare_with_model(
