@@ -64,6 +64,7 @@ from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import decompositions
 from anabranch.frontend.ordered_draws import DropoutByParts
 from anabranch.frontend.program import in_order, name_of
+from anabranch.frontend.shared_operands import SharedOperands
 from anabranch.frontend.source import raised_at, running_at
 from anabranch.frontend.state import state_place, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral
@@ -131,6 +132,7 @@ def trace_cuts(
         attention_by_operators(),
         last_states_shaped(),
         PlacesByOperators(),
+        SharedOperands(),
     ):
         answers, results, left, inputs, line = answers_of(model, args, kwargs, surroundings)
         numbers = numbers_kept(model) if isinstance(model, nn.Module) else nullcontext()

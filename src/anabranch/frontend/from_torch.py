@@ -47,6 +47,7 @@ from anabranch.frontend.memory import near
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING
 from anabranch.frontend.program import in_order, name_of, opened
+from anabranch.frontend.shared_operands import SharedOperands
 from anabranch.frontend.source import origin
 from anabranch.frontend.state import attribute, state_place, unkept, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
@@ -189,6 +190,7 @@ def _exported(
         attention_by_operators(),
         last_states_shaped(),
         PlacesByOperators(),
+        SharedOperands(),
         ContiguousByOperator(),
         IdleDropout(),
         numbers_kept(module),
@@ -199,6 +201,8 @@ def _exported(
                     module, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False
                 )
             )
+        except CaptureError:  # of a mode of ours, which says what the model does
+            raise
         except Exception as error:
             below = _below(module, args, kwargs) if takes_gradients(error) else None
             if below is None or dynamic_shapes is not None:
@@ -225,6 +229,7 @@ def _below(
             attention_by_operators(),
             last_states_shaped(),
             PlacesByOperators(),
+            SharedOperands(),
             ContiguousByOperator(),
             IdleDropout(),
             numbers_kept(module),
