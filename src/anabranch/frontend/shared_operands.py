@@ -9,19 +9,21 @@ A functional form reads all that it is given as it was before. Eager goes throug
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from anabranch.errors import CaptureError
-from anabranch.frontend.memory import sharing
 from anabranch.frontend.source import running_at
 
 SCATTER: Any = Tensor.masked_scatter_
 FOREACH = "_foreach_"
 """What the names of operators of lists begin with; those that write end in an underscore."""
+
+MOST_ELEMENTS = 1 << 16
+"""Elements that are looked at one by one; larger tensors of one storage are taken to share some."""
 
 
 class SharedOperands(TorchFunctionMode):
@@ -42,7 +44,7 @@ class SharedOperands(TorchFunctionMode):
 def _check_apart(args: Sequence[Any], kwargs: Any) -> None:
     written = args[0]
     read = [*args[1:], *kwargs.values()]
-    if any(isinstance(each, Tensor) and _pairs([written, each]) for each in read):
+    if any(isinstance(each, Tensor) and _share(written, each) for each in read):
         raise CaptureError(
             "masked_scatter_ reads memory that it writes to",
             "torch leaves open whether it reads an element before it is written or after, and "
@@ -57,17 +59,35 @@ def _meet(args: Sequence[Any]) -> bool:
     one that is read."""
     written = list(args[0])
     others = [each for arg in args[1:] if isinstance(arg, (list, tuple)) for each in arg]
-    return any(first < len(written) for first, _ in _pairs([*written, *others]))
+    others = [each for each in others if isinstance(each, Tensor)]
+    return any(
+        _share(each, other)
+        for i, each in enumerate(written)
+        for other in (written + others)[i + 1 :]
+    )
 
 
-def _pairs(tensors: Sequence[Any]) -> Collection[tuple[int, int]]:
-    """The pairs that share elements; none where sizes are not known, or tensors tell no memory, as
-    those within vmap."""
-    sizes = [size for tensor in tensors for size in (*tensor.shape, *tensor.stride())]
+def _share(tensor: Tensor, other: Tensor) -> bool:
+    """Whether they have an element in common; False where sizes are not known, or tensors tell no
+    memory, as those within vmap. No operator of torch is called: it would be traced."""
+    sizes = [size for each in (tensor, other) for size in (*each.shape, *each.stride())]
+    if not all(type(size) is int for size in sizes) or not tensor.numel() or not other.numel():
+        return False
     try:
-        return sharing(tensors) if all(type(size) is int for size in sizes) else ()
-    except (NotImplementedError, RuntimeError):
-        return ()
+        if tensor.untyped_storage()._cdata != other.untyped_storage()._cdata:
+            return False
+    except NotImplementedError:
+        return False
+    if tensor.dtype != other.dtype or max(tensor.numel(), other.numel()) > MOST_ELEMENTS:
+        return True
+    return not _places(tensor).isdisjoint(_places(other))
+
+
+def _places(tensor: Tensor) -> set[int]:
+    places = {int(tensor.storage_offset())}
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = {place + i * stride for place in places for i in range(size)}
+    return places
 
 
 def _one(arg: Any, place: int) -> Any:
