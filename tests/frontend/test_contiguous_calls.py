@@ -154,3 +154,34 @@ def test_results_of_a_model_that_is_cut_lie_as_in_eager(model: str, layout: str)
         assert result.stride() == wanted.stride()
         copied = wanted.untyped_storage()._cdata != x.untyped_storage()._cdata
         assert not copied or result.untyped_storage()._cdata != x.untyped_storage()._cdata
+
+
+WAYS: dict[str, Callable[[Tensor], Tensor]] = {
+    "in rows": lambda x: x.clone(),
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "transposed": lambda x: x.mT.contiguous().mT,
+    "transposed, channels last": lambda x: x.mT.contiguous(memory_format=torch.channels_last).mT,
+    "by columns": lambda x: x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0),
+}
+CONV = torch.nn.Conv2d(3, 4, 3).requires_grad_(False)
+LAID_BY_TO: dict[str, Callable[[Tensor], Tensor]] = {
+    "itself": lambda x: x.to(memory_format=torch.contiguous_format),
+    "then a product": lambda x: x.to(memory_format=torch.contiguous_format) * 2,
+    "of a transpose": lambda x: x.mT.to(memory_format=torch.contiguous_format) + 1,
+    "of a value": lambda x: (x * 2).to(memory_format=torch.contiguous_format) + 1,
+    "then a convolution": lambda x: CONV(x.to(memory_format=torch.contiguous_format)),
+    "of another dtype": lambda x: x.to(torch.float64, memory_format=torch.contiguous_format),
+    "copied": lambda x: x.to(torch.float32, copy=True, memory_format=torch.contiguous_format),
+    "channels last": lambda x: x.to(memory_format=torch.channels_last) * 2,
+}
+
+
+@pytest.mark.parametrize("name", LAID_BY_TO)
+def test_images_that_are_laid_in_a_format_by_to_lie_as_in_eager(name: str) -> None:
+    model, images = LAID_BY_TO[name], torch.randn(2, 3, 4, 5)
+    for first in WAYS.values():
+        fast = anabranch.compile(model, (first(images),), **OPTIONS)
+        for lay in WAYS.values():
+            result, wanted = fast(lay(images)), model(lay(images))
+            torch.testing.assert_close(result, wanted)
+            assert result.stride() == wanted.stride()

@@ -25,7 +25,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.overrides import TorchFunctionMode
 
+from anabranch.ir import custom_ops
+
 aten = torch.ops.aten
+TO_CONTIGUOUS = custom_ops.OPS.to_contiguous.default
 CALLED: Any = Tensor.contiguous
 IMAGES = (4, 5)
 """Axes of a tensor that may lie in a channels_last format."""
@@ -54,7 +57,10 @@ def copy_contiguous(program: ExportedProgram) -> None:
         if node.op == "call_function" and all(operand.name in fixed for operand in operands):
             fixed.add(node.name)
         elif (format := asked_format(node)) is not None:
-            _write_copy(node, operands[0], format)
+            if node.target.overloadpacket is aten.to and format is torch.contiguous_format:
+                _write_to(node, operands[0])
+            else:
+                _write_copy(node, operands[0], format)
 
 
 class LaidByCopies(TorchFunctionMode):
@@ -101,6 +107,20 @@ def _write_copy(node: fx.Node, source: Any, format: torch.memory_format) -> None
     if same and (was.dtype, was.device) == (value.dtype, value.device):
         node.target, node.args = aten.clone.default, (source,)
         node.kwargs = {"memory_format": format}
+
+
+def _write_to(node: fx.Node, source: Any) -> None:
+    """Have the node say that it lays images in rows that are channels_last, and no others."""
+    was, value = source.meta["val"], node.meta["val"]
+    if (was.dtype, was.device) == (value.dtype, value.device) and not _copies(node):
+        node.target, node.args, node.kwargs = TO_CONTIGUOUS, (source,), {}
+
+
+def _copies(node: fx.Node) -> bool:
+    """Whether a call of `to` copies in any case."""
+    op: Any = node.target
+    arguments = zip((a.name for a in op._schema.arguments), node.args, strict=False)
+    return bool({**dict(arguments), **node.kwargs}.get("copy"))
 
 
 def asked_format(node: fx.Node) -> torch.memory_format | None:

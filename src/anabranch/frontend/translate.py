@@ -37,7 +37,7 @@ from anabranch.frontend.operators import (
 )
 from anabranch.frontend.source import origin
 from anabranch.frontend.value_checks import CHECKS, CheckedValues, called, is_ordered
-from anabranch.ir import ops
+from anabranch.ir import custom_ops, ops
 from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref, State
 from anabranch.ir.key import digest_source, digest_tensor
 from anabranch.ir.ops import packet_name
@@ -61,6 +61,7 @@ QUANTISING = frozenset(
 _FULL = "aten.full.default"
 _TO = "aten._to_copy.default"
 RESHAPES = {"aten.view.default": "aten.reshape.default"}
+LAID_ANEW = "aten.to.dtype_layout"
 OF_TENSORS = {
     "Scalar": "Tensor",
     "Tensor_Scalar": "Tensor_Tensor",
@@ -254,6 +255,8 @@ class Translation:
             if key not in NOT_STORED and not (key == "layout" and arg in (None, torch.strided))
         )
         fake = node.meta.get("val")
+        if op == custom_ops.TO_CONTIGUOUS:
+            op, kwargs = LAID_ANEW, (("memory_format", torch.contiguous_format),)
         if op in ATTENTION and (plain := _plain_attention(node, op, args, kwargs, self.types)):
             op, args, kwargs = plain
             fake = fake[0] if fake is not None else None

@@ -4,13 +4,15 @@
     anabranch.conv_weight_grad(grad, x, ...)        what convolution_backward says of the weight
     anabranch.wide_mm(a, b)                         a product of half types in fp32, not rounded
     anabranch.uniform(random, number, shape)        random numbers in [0, 1), which are counted
+    anabranch.to_contiguous(x)                      x.to(memory_format=torch.contiguous_format)
     anabranch.bernoulli_like(x, p)                  0 and 1, drawn in the order of the memory of x
     anabranch.scaled_dot_product_forward(q, ...)    attention and its backward (`attention_ops`)
 
 No model calls them: rewriting puts the first where a model spells the same out, step by step,
 and the third in place of a sum of products; `frontend.backward` the second where a training step
 has the backward of a convolution, and the last where it has attention, and `frontend.draws` the
-fourth where it draws. `frontend.ordered_draws` puts the fifth where a model calls bernoulli_.
+fourth where it draws. `frontend.ordered_draws` puts bernoulli_like where a
+model calls bernoulli_, and `frontend.contiguous_calls` to_contiguous into programs, not graphs.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ RECURRENCE = "anabranch.recurrence.default"
 CONV_WEIGHT_GRAD = "anabranch.conv_weight_grad.default"
 WIDE_MM = "anabranch.wide_mm.default"
 UNIFORM = "anabranch.uniform.default"
+TO_CONTIGUOUS = "anabranch.to_contiguous.default"
 BERNOULLI_LIKE = "anabranch.bernoulli_like.default"
 ATTENTION, ATTENTION_BACKWARD = attention_ops.FORWARD, attention_ops.BACKWARD
 ALL = frozenset(
@@ -196,11 +199,19 @@ def _shape_of_bernoulli_like(x: Tensor, p: float = 0.5, *, generator: Any = None
     return torch.empty_like(x)
 
 
+def to_contiguous(x: Tensor) -> Tensor:
+    """What `to(memory_format=torch.contiguous_format)` gives, in memory of its own: in rows where
+    x is channels_last, else lying as x does. Torch tells it by strides."""
+    result = x.to(memory_format=torch.contiguous_format)
+    return x.clone() if result.stride() == x.stride() else result
+
+
 SCHEMAS: tuple[str, ...] = (
     "recurrence(Tensor x, Tensor factor, Tensor? first, int dim) -> Tensor",
     "conv_weight_grad(Tensor grad, Tensor x, int[] size, int[] stride, int[] padding, "
     "int[] dilation, int groups) -> Tensor",
     "wide_mm(Tensor a, Tensor b) -> Tensor",
+    "to_contiguous(Tensor x) -> Tensor",
     "uniform(Tensor random, int number, int[] shape) -> Tensor",
     *attention_ops.SCHEMAS,
 )
@@ -213,6 +224,7 @@ IMPLEMENTED: dict[str, tuple[Any, Any]] = {
     "conv_weight_grad": (conv_weight_grad, _shape_of_conv_weight_grad),
     "wide_mm": (wide_mm, _shape_of_wide_mm),
     "uniform": (uniform, _shape_of_uniform),
+    "to_contiguous": (to_contiguous, to_contiguous),
     "bernoulli_like": (bernoulli_like, _shape_of_bernoulli_like),
     "scaled_dot_product_forward": (attention_ops.forward, attention_ops.shape_of_forward),
     "scaled_dot_product_backward": (attention_ops.backward, attention_ops.shape_of_backward),

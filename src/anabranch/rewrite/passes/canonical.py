@@ -177,6 +177,8 @@ def _constant(builder: Builder, *args: Arg) -> bool:
 def _to(builder: Builder, node: Node) -> Ref | None:
     arguments = ops.arguments(node)
     keep = arguments.get("memory_format")
+    if keep is torch.contiguous_format and not node.type.contiguous:
+        keep = None  # it gives images back that are not channels_last, however they lie
     layout: dict[str, Arg] = {} if keep is None else {"memory_format": keep}
     return builder.instead(
         node, "aten._to_copy.default", node.args[0], dtype=node.type.dtype, **layout
