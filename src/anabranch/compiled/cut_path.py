@@ -24,7 +24,7 @@ from anabranch.frontend.operators import has_random
 from anabranch.ir.ambient import without_autocast
 from anabranch.ir.protocols import Cost
 from anabranch.ir.tolerances import relative_error
-from anabranch.tuning.verify.plan import EAGER_TOLERANCE
+from anabranch.tuning.verify.plan import EAGER_TOLERANCE, same_literal
 
 CutValues = dict[str, Any]
 
@@ -202,7 +202,8 @@ def compare(
         wrong = wrong or _differs(f"the input {name}", mine, own)
     for number, (mine, own) in enumerate(zip(ours, theirs, strict=False)):
         if not isinstance(own, Tensor):
-            wrong = wrong or ("" if mine == own else f"result {number} is {mine}, and not {own}")
+            alike = same_literal(mine, own)
+            wrong = wrong or ("" if alike else f"result {number} is {mine!r}, and not {own!r}")
             continue
         wrong = wrong or _differs(f"result {number}", mine, own)
     if wrong:

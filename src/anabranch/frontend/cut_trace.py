@@ -60,6 +60,7 @@ from anabranch.frontend.export_patches import (
     numbers_kept,
     quiet,
 )
+from anabranch.frontend.number_texts import texts_of_values
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import decompositions
 from anabranch.frontend.ordered_draws import DropoutByParts
@@ -133,6 +134,7 @@ def trace_cuts(
         last_states_shaped(),
         PlacesByOperators(),
         SharedOperands(),
+        texts_of_values(),
     ):
         answers, results, left, inputs, line = answers_of(model, args, kwargs, surroundings)
         numbers = numbers_kept(model) if isinstance(model, nn.Module) else nullcontext()

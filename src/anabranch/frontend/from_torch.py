@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -44,6 +45,7 @@ from anabranch.frontend.export_patches import (
 from anabranch.frontend.idle_dropout import IdleDropout
 from anabranch.frontend.layout_aliases import layout_guards, value_guards, written_by_strides
 from anabranch.frontend.memory import near
+from anabranch.frontend.number_texts import texts_of_values
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING
 from anabranch.frontend.program import in_order, name_of, opened
@@ -194,6 +196,7 @@ def _exported(
         ContiguousByOperator(),
         IdleDropout(),
         numbers_kept(module),
+        texts_of_values() if dynamic_shapes is None else nullcontext(),
     ):
         try:
             program = _whatever_autograd_says(
@@ -233,6 +236,7 @@ def _below(
             ContiguousByOperator(),
             IdleDropout(),
             numbers_kept(module),
+            texts_of_values(),
         ):
             below = traced(module, args, kwargs)
             if below is None:

@@ -171,7 +171,8 @@ def unlike_model(
     parts of what rounding makes of it in the model. `off`: by output, how far rounding may take its
     elements; those whose truth is zero are held to that alone. `left`: by input what the model left
     there, where it wrote to some."""
-    eager = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
+    leaves = tree_leaves(results)
+    eager = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     tasks, signature = plan.tasks, plan.signature
     assert signature is not None
     values = {ref.name: out for ref, out in zip(tasks.outputs, outs, strict=True)}
@@ -184,6 +185,9 @@ def unlike_model(
     drawn = {tasks.outputs[i].name for i in random}
     if len(eager) != len(names):
         return Refused(f"the graph has {len(names)} results, the model returns {len(eager)}")
+    for number, (mine, own) in enumerate(zip(signature.outputs, leaves, strict=False)):
+        if mine.ref is None and not same_literal(mine.literal, own):
+            return Refused(f"result {number} is {mine.literal!r}, the model's own {own!r}")
     for written, ref in signature.mutations:
         if left is not None and written in left:
             eager.append(left[written])
@@ -205,6 +209,11 @@ def unlike_model(
         if not error <= EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * explained:
             return Refused(f"{what} differs from the model's own by {error:.2e}")
     return None
+
+
+def same_literal(mine: Any, own: Any) -> bool:
+    """Whether two results that are no tensors are the same; NaN is what NaN is."""
+    return type(mine) is type(own) and (mine == own or (mine != mine and own != own))
 
 
 def without_noise(want: Tensor, out: Tensor, truth: Tensor, off: Tensor) -> Tensor:

@@ -1,0 +1,57 @@
+"""The text of a number that a model asks a tensor for, while the model is traced.
+
+    f"expert{top.item()}"    "expert3", as in eager: the value is asked for, and the model is cut
+    names[top.item()]        so it is where the number is a key
+
+Torch answers with the name of its symbol, "expertu0", and goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+_OWN = ("anabranch", "sympy", "torch")
+"""Packages that print symbols as such."""
+_NUMBERS: dict[Any, Callable[[Any], Any]] = {
+    torch.SymInt: int,
+    torch.SymFloat: float,
+    torch.SymBool: bool,
+}
+_TEXTS: dict[str, Callable[..., Any]] = {
+    "__str__": str,
+    "__repr__": repr,
+    "__format__": format,
+    "__hash__": hash,
+}
+
+
+@contextmanager
+def texts_of_values() -> Iterator[None]:
+    """Within the block, text and hash of a symbol that code outside torch asks for are those of its
+    value, which is asked for thereby. Torch and the tracer, which print symbols, get what they get
+    otherwise."""
+    before = [(kind, name, getattr(kind, name)) for kind in _NUMBERS for name in _TEXTS]
+    for kind, name, own in before:
+        setattr(kind, name, _by_value(_NUMBERS[kind], _TEXTS[name], own))
+    try:
+        yield
+    finally:
+        for kind, name, own in before:
+            setattr(kind, name, own)
+
+
+def _by_value(
+    number: Callable[[Any], Any], text: Callable[..., Any], own: Callable[..., Any]
+) -> Callable[..., Any]:
+    def ask(symbol: Any, *args: Any) -> Any:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if caller.partition(".")[0] in _OWN:
+            return own(symbol, *args)
+        return text(number(symbol), *args)
+
+    return ask
