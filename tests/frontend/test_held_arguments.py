@@ -198,6 +198,38 @@ def test_a_cache_that_grows_is_refused_and_stays_as_it_is() -> None:
     assert cache.layers[0].keys is before
 
 
+class Counting(Decoder):
+    """Has the place in a number of Python's, as windows of transformers have."""
+
+    def forward(self, x: Tensor, cache: Any = None, **more: Any) -> dict[str, Any]:
+        cache.length = getattr(cache, "length", 0) + x.shape[1]
+        result = super().forward(x, cache, **more)
+        result["x"] = result["x"] * cache.length
+        return result
+
+
+def test_a_number_that_each_call_changes_is_refused() -> None:
+    cache = Cache()
+    with pytest.raises(CaptureError, match=r"changes a Python value of an argument: .*length"):
+        compiled(Counting().eval(), cache)
+    assert not hasattr(cache, "length")
+
+
+class Scaled(Decoder):
+    def forward(self, x: Tensor, cache: Any = None, **more: Any) -> dict[str, Any]:
+        return super().forward(x * cache.layers[0].scale, cache, **more)
+
+
+def test_a_number_that_is_another_one_since_is_refused() -> None:
+    cache = Cache()
+    vars(cache.layers[0])["scale"] = 2.0
+    fast = compiled(Scaled().eval(), cache)
+    fast(torch.randn(1, 1, 4), cache=cache)
+    vars(cache.layers[0])["scale"] = 3.0
+    with pytest.raises(InputError, match=r"cache\.layers\.0\.scale is 3\.0, compiled for 2\.0"):
+        fast(torch.randn(1, 1, 4), cache=cache)
+
+
 class Reading(nn.Module):
     def forward(self, x: Tensor, settings: Any) -> Tensor:
         total: Tensor = x * settings.layers[0].keys.sum()

@@ -17,7 +17,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ OBJECTS = "held_arguments"
 """The attribute by which what such an object holds is found, and named, as all that a model has."""
 NO_OBJECTS = (Tensor, nn.Module, str, bytes, int, float, complex, type(None), type)
 """Arguments that have a meaning of their own."""
+PLAIN_VALUES = (bool, int, float, complex, str, bytes, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +56,34 @@ class HeldTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldValue:
+    """A number, text or None that an object has at this `path`: where a `HeldTensor` lies, too."""
+
+    path: str
+    holder: dict[Any, Any]
+    key: Any
+    value: Any
+
+    def is_there(self) -> bool:
+        """Whether it is still that."""
+        now = self.holder.get(self.key, NO_OBJECTS)
+        return now is self.value or (type(now) is type(self.value) and bool(now == self.value))
+
+
+@dataclass(frozen=True, slots=True)
 class HeldArguments:
-    """By their marks the objects that a model holds, and their tensors, each once."""
+    """By their marks the objects that a model holds, their tensors, each once, and their plain
+    values, which plans have as constants."""
 
     objects: Mapping[str, Any]
     tensors: Mapping[str, tuple[HeldTensor, ...]]
+    values: Mapping[str, tuple[HeldValue, ...]] = field(default_factory=dict)
 
     def marked(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call with marks in place of these objects. InputError where one has
-        other tensors than when it was compiled."""
+        other tensors or plain values than when it was compiled."""
         for mark, held in self.objects.items():
             if any(value is held for value in (*args, *kwargs.values())):
                 self._check(mark)
@@ -97,6 +115,14 @@ class HeldArguments:
                     "plans read and write the tensors that it had then",
                     f"write into those (copy_, zero_), or compile again for this {name}",
                 )
+        for value in self.values.get(mark, ()):
+            if not value.is_there():
+                now, name = value.holder.get(value.key), mark.removeprefix(MARK)
+                raise InputError(
+                    f"{name}.{value.path} is {now!r:.80}, compiled for {value.value!r:.80}",
+                    "plans have it as a constant",
+                    f"give it that value again, or compile again for this {name}",
+                )
 
 
 def with_held(
@@ -122,6 +148,7 @@ def with_held(
     held = HeldArguments(
         {MARK + names[name]: objects[name] for name in tensors},
         {MARK + names[name]: tensors[name] for name in tensors},
+        {MARK + names[name]: values_within(objects[name]) for name in tensors},
     )
     return _around(model, held), *held.marked(args, kwargs)
 
@@ -256,23 +283,40 @@ def tensors_within(value: Any) -> tuple[HeldTensor, ...]:
     """The tensors that an object holds, each once, and under a path that no other has."""
     held: dict[str, HeldTensor] = {}
     seen = set[int]()
+    for path, holder, key, part in _parts(value):
+        if isinstance(part, Tensor) and id(part) not in seen:
+            seen.add(id(part))
+            within = path
+            while within in held:
+                within += "_"
+            held[within] = HeldTensor(within, holder, key, part)
+    return tuple(held.values())
+
+
+def values_within(value: Any) -> tuple[HeldValue, ...]:
+    """The plain values that an object has as attributes and in dicts."""
+    return tuple(
+        HeldValue(path, holder, key, part)
+        for path, holder, key, part in _parts(value)
+        if isinstance(holder, dict) and type(part) in PLAIN_VALUES
+    )
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any, Any, Any]]:
+    """All that an object holds, and what that holds in turn: its path, what it lies in, under which
+    key, and itself."""
+    seen = set[int]()
     waiting = [("", value)]
     for path, container in waiting:
-        if id(container) in seen or isinstance(container, (nn.Module, type)):
+        if id(container) in seen or isinstance(container, NO_OBJECTS):
             continue
         seen.add(id(container))
         holder = container if isinstance(container, (list, tuple, dict)) else _attributes(container)
         items = holder.items() if isinstance(holder, dict) else enumerate(holder)
         for key, part in list(items):
             within = _within(path, key)
-            if not isinstance(part, Tensor):
-                waiting.append((within, part))
-            elif id(part) not in seen:
-                seen.add(id(part))
-                while within in held:
-                    within += "_"
-                held[within] = HeldTensor(within, holder, key, part)
-    return tuple(held.values())
+            yield within, holder, key, part
+            waiting.append((within, part))
 
 
 def _attributes(value: Any) -> dict[str, Any]:

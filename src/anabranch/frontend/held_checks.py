@@ -1,6 +1,7 @@
 """Refusals of arguments that a model cannot hold: it gives them new tensors, or only reads theirs.
 
 cache.keys = torch.cat([cache.keys, k])     refused: each call gives it another tensor
+cache.length += 1                           refused: a plan would have the length as it was
 scale * settings.mask                       refused: a plan would have a copy of the mask
 """
 
@@ -49,10 +50,11 @@ def check_not_read(model: Any, read: Iterable[str]) -> None:
 def check_held(
     model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], changed: Sequence[str]
 ) -> None:
-    """CaptureError where a call gives what the model holds other tensors, by names of what it
-    `changed`. That is looked at on copies."""
+    """CaptureError where a call gives what the model holds other tensors, which is looked at on
+    copies, or other Python values. `changed`: names of what a call changes."""
     held = held_of(model)
-    if held is None or not any(name.startswith(OBJECTS) for name in changed):
+    values = [name.removeprefix(OBJECTS) for name in changed if name.startswith(OBJECTS)]
+    if held is None or not values:
         return
     apart = {
         id(each.tensor): each.tensor.detach().clone()
@@ -83,3 +85,13 @@ def check_held(
             "early_initialization, or one call and then reset()), and write into those; one that "
             "grows, as a DynamicCache, cannot be held",
         )
+    raise CaptureError(
+        f"forward changes a Python value of an argument: {_told(values[0])}",
+        "a plan has it as it was in the call that was captured",
+        "keep it in a tensor of the object, and write into that",
+    )
+
+
+def _told(name: str) -> str:
+    """The name of what is held, without the dict that it is found by."""
+    return name.removeprefix("['").replace("']", "", 1)
