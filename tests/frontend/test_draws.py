@@ -115,6 +115,24 @@ def test_a_gradient_passes_where_the_forward_did() -> None:
     assert len(drawn) == 1 and not any(map(ops.draws, graph.nodes))
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_have_the_dropout_between_them(
+    kind: Callable[..., nn.RNNBase], bidirectional: bool
+) -> None:
+    layers = kind(6, 8, num_layers=3, dropout=0.5, bidirectional=bidirectional)
+    layers.dropout = 1.0  # as they are then, each but the first one gets zeros in eager, too
+    x = torch.randn(4, 2, 6)
+    loss = layers(x)[0].square().mean().item()
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+    step = anabranch.compile_step(
+        layers, lambda model, x: model(x)[0].square().mean(), optimizer, (x,), target="cpu"
+    )
+    assert step(x).item() == pytest.approx(loss, rel=1e-5)
+    layers.dropout = 0.0
+    assert layers(x)[0].square().mean().item() != pytest.approx(loss, rel=1e-2)
+
+
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("inplace", [False, True])
 def test_leaky_relus_of_random_slopes_have_the_gradient_of_theirs(

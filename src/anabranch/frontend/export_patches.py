@@ -62,10 +62,50 @@ def last_states_shaped() -> Iterator[None]:
     for name, layer in own.items():
         setattr(table, name, shaped(layer))
     try:
-        yield
+        with dropout_between_layers():
+            yield
     finally:
         for name, layer in own.items():
             setattr(table, name, layer)
+
+
+@contextmanager
+def dropout_between_layers() -> Iterator[None]:
+    """Torch takes LSTM, GRU and RNN apart without the dropout between their layers, whatever it is
+    (`num_layers < i - 1` is never true). Here it is between them, as in eager."""
+    import torch._decomp.decompositions as decompositions
+
+    table: Any = decompositions
+    whole = table._rnn_helper
+
+    def layer_by_layer(
+        x: torch.Tensor,
+        hidden: Any,
+        params: Any,
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+        layer: Any,
+    ) -> tuple[torch.Tensor, list[Any]]:
+        x = x.transpose(0, 1) if batch_first else x
+        states: list[Any] = []
+        ways = 2 if bidirectional else 1
+        for i in range(0, num_layers * ways, ways):
+            mine = hidden[i : i + ways], params[i : i + ways]
+            x, last = whole(x, *mine, has_biases, 1, 0.0, train, bidirectional, False, layer)
+            states.extend(last)
+            if train and dropout and i + ways < num_layers * ways:
+                x = torch.dropout(x, dropout, train=True)
+        return x.transpose(0, 1) if batch_first else x, states
+
+    table._rnn_helper = layer_by_layer
+    try:
+        yield
+    finally:
+        table._rnn_helper = whole
 
 
 _mkldnn: Any = torch._C._get_mkldnn_enabled

@@ -26,6 +26,7 @@ from anabranch.errors import CaptureError
 from anabranch.frontend.call_profiler import watched
 from anabranch.frontend.checkpoints import checkpoints_computed_once
 from anabranch.frontend.draws import Draws
+from anabranch.frontend.export_patches import dropout_between_layers
 from anabranch.frontend.idle_dropout import IdleDropout
 from anabranch.frontend.mode_queries import check_seeds, unsettled
 from anabranch.frontend.observe import observe
@@ -105,7 +106,8 @@ def recurrences_by_steps() -> Iterator[None]:
     torch._C._set_mkldnn_enabled(False)
     torch._C._set_cudnn_enabled(False)
     try:
-        yield
+        with dropout_between_layers():
+            yield
     finally:
         torch._C._set_mkldnn_enabled(mkldnn)
         torch._C._set_cudnn_enabled(cudnn)
