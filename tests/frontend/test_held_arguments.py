@@ -104,6 +104,12 @@ def test_another_cache_is_refused(model: Decoder) -> None:
         fast(x)
 
 
+def test_a_second_cache_needs_a_compilation_of_its_own(model: Decoder) -> None:
+    fast = compiled(model, Cache())
+    with pytest.raises(CaptureError, match="for another object, compile the model once more"):
+        fast.add((torch.randn(1, 2, 4),), {"cache": Cache()})
+
+
 def test_other_tensors_in_the_cache_are_refused(model: Decoder) -> None:
     cache = Cache()
     fast = compiled(model, cache)

@@ -102,9 +102,11 @@ def check_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             raise CaptureError(
                 f"{where} is a {type(leaf).__name__}",
                 "inputs are tensors, numbers, strings and None, in any nesting of tuples, lists, "
-                "dicts and registered classes",
+                "dicts and registered classes; an object with tensors is one of the arguments of "
+                "the first call that is compiled, and stays the same in all others",
                 "convert it to tensors, or register its class with "
-                "torch.export.register_dataclass or torch.utils._pytree.register_pytree_node",
+                "torch.export.register_dataclass or torch.utils._pytree.register_pytree_node; for "
+                "another object, compile the model once more",
             )
 
 
