@@ -32,6 +32,10 @@ def into_new_memory(x: Tensor) -> Tensor:
     return x * torch.empty_like(x).normal_()
 
 
+def rows_of_a_distribution(x: Tensor) -> Tensor:
+    return torch.multinomial(x.exp(), 3) + torch.multinomial(x.exp(), 1, True)
+
+
 def of_rows(x: Tensor) -> Tensor:
     """Lies in one row, however its operand lies."""
     return torch.rand_like(x @ torch.ones(6, 6)) + torch.rand(4, 6) + torch.bernoulli(x.sigmoid())
@@ -46,7 +50,9 @@ def turned(x: Tensor) -> Tensor:
     return x.t().contiguous().t()
 
 
-@pytest.mark.parametrize("model", [like_an_input, like_a_value, in_place, into_new_memory])
+@pytest.mark.parametrize(
+    "model", [like_an_input, like_a_value, in_place, into_new_memory, rows_of_a_distribution]
+)
 def test_a_call_is_refused_whose_numbers_would_be_drawn_in_another_order(
     model: Callable[[Tensor], Tensor],
 ) -> None:

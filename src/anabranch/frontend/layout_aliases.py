@@ -67,6 +67,8 @@ def value_guards(
     for node in graph.nodes:
         if node.uses and ops.draws(node):
             asked.append((node.results[0], node.types[0].strides, node.origin, "order"))
+            if like := ops.draws_like(node):
+                asked.append((like, types(graph)[like].strides, node.origin, "order"))
     guards = list[InputGuard]()
     for value in graph.call_inputs if asked else ():
         turned = _turned(value.type)

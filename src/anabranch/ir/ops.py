@@ -365,6 +365,15 @@ def draws(node: Node) -> bool:
     return all(value is None or isinstance(value, Ref) or bool(value) for value in drops)
 
 
+def draws_like(node: Node) -> str | None:
+    """The operand in the order of whose memory an operator draws whose result is like another:
+    multinomial divides it by numbers that it draws, unless it draws rows with replacement."""
+    if node.op != "aten.multinomial.default" or not isinstance(node.args[0], Ref):
+        return None
+    back = node.args[2] if len(node.args) > 2 else dict(node.kwargs).get("replacement", False)
+    return None if back and node.args[1] != 1 else node.args[0].name
+
+
 @functools.cache
 def _seeded(op: str) -> tuple[tuple[str, int], ...] | None:
     """Of an operator that draws, the arguments that say whether it does; None for all others."""
