@@ -120,6 +120,7 @@ def test_a_gradient_passes_where_the_forward_did() -> None:
 def test_recurrent_layers_have_the_dropout_between_them(
     kind: Callable[..., nn.RNNBase], bidirectional: bool
 ) -> None:
+    torch.manual_seed(0)
     layers = kind(6, 8, num_layers=3, dropout=0.5, bidirectional=bidirectional)
     layers.dropout = 1.0  # as they are then, each but the first one gets zeros in eager, too
     x = torch.randn(4, 2, 6)
