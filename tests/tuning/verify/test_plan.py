@@ -255,23 +255,8 @@ def otherwise_while_exported(x: Tensor) -> Tensor:
     return torch.zeros(3)
 
 
-def filled_with_itself(x: Tensor) -> Tensor:
-    """Reads elements that it has written before."""
-    x.masked_scatter_(x > 0, x)
-    return torch.zeros(3)
-
-
-def turned_in_one_call(x: Tensor) -> Tensor:
-    """Writes to the same memory twice, under one operator."""
-    torch._foreach_mul_([x, x.t()], 2.0)
-    return torch.zeros(3)
-
-
-@pytest.mark.parametrize(
-    "model", [otherwise_while_exported, filled_with_itself, turned_in_one_call]
-)
-def test_what_is_written_to_inputs_is_compared_with_what_the_model_writes(
-    model: Callable[[Tensor], Tensor],
-) -> None:
+def test_what_is_written_to_inputs_is_compared_with_what_the_model_writes() -> None:
     with pytest.raises(NumericsError, match="written to the input args_0 differs from the"):
-        anabranch.compile(model, (torch.randn(4, 4),), target="cpu", cache_dir=None, effort="fast")
+        anabranch.compile(
+            otherwise_while_exported, (torch.randn(4, 4),), target="cpu", cache_dir=None
+        )
