@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def test_other_tensors_in_the_cache_are_refused(model: Decoder) -> None:
     cache = Cache()
     fast = compiled(model, cache)
     cache.layers[1].keys = cache.layers[1].keys[[0]]  # as a beam search reorders it
-    with pytest.raises(InputError, match=r"cache has another tensor at layers\.1\.keys"):
+    with pytest.raises(InputError, match=r"cache\.layers\.1\.keys is another one"):
         fast(torch.randn(1, 1, 4), cache=cache)
 
 
@@ -234,6 +235,42 @@ def test_a_number_that_is_another_one_since_is_refused() -> None:
     vars(cache.layers[0])["scale"] = 3.0
     with pytest.raises(InputError, match=r"cache\.layers\.0\.scale is 3\.0, compiled for 2\.0"):
         fast(torch.randn(1, 1, 4), cache=cache)
+
+
+def test_other_parts_of_the_cache_are_refused(model: Decoder) -> None:
+    cache, x = Cache(), torch.randn(1, 1, 4)
+    fast = compiled(model, cache)
+    before, cache.layers = cache.layers, [Layer(), Layer()]
+    with pytest.raises(InputError, match=r"cache\.layers is another one"):
+        fast(x, cache=cache)
+    cache.layers = before
+    fast(x, cache=cache)
+    cache.layers.append(Layer())
+    with pytest.raises(InputError, match=r"cache\.layers is another one"):
+        fast(x, cache=cache)
+    cache.layers[1:] = [Layer()]
+    with pytest.raises(InputError, match=r"cache\.layers\.1 is another one"):
+        fast(x, cache=cache)
+
+
+def test_numbers_in_a_list_that_are_others_are_refused() -> None:
+    class Weighted(Decoder):
+        def forward(self, x: Tensor, cache: Any = None, **more: Any) -> dict[str, Any]:
+            return super().forward(x * cache.scales[1], cache, **more)
+
+    cache = Cache()
+    vars(cache)["scales"] = [1.0, 2.0]
+    fast = compiled(Weighted().eval(), cache)
+    vars(cache)["scales"][1] = 3.0
+    with pytest.raises(InputError, match=r"cache\.scales\.1 is 3\.0, compiled for 2\.0"):
+        fast(torch.randn(1, 1, 4), cache=cache)
+
+
+def test_what_cannot_be_copied_is_refused_in_words_as_well() -> None:
+    cache = Cache()
+    vars(cache)["lock"] = threading.Lock()
+    with pytest.raises(CaptureError, match=r"changes a Python value of an argument: cache\.length"):
+        compiled(Counting().eval(), cache)
 
 
 class Reading(nn.Module):

@@ -21,10 +21,11 @@ from anabranch.frontend.cut_checks import Cut, Unseen
 from anabranch.frontend.cut_sections import CutStep
 from anabranch.frontend.cut_trace import CutTrace
 from anabranch.frontend.operators import has_random
+from anabranch.frontend.structure import same_literal
 from anabranch.ir.ambient import without_autocast
 from anabranch.ir.protocols import Cost
 from anabranch.ir.tolerances import relative_error
-from anabranch.tuning.verify.plan import EAGER_TOLERANCE, same_literal
+from anabranch.tuning.verify.plan import EAGER_TOLERANCE
 
 CutValues = dict[str, Any]
 

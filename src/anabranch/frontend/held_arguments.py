@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -25,59 +25,61 @@ from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError, InputError
 from anabranch.frontend.call_readers import Reader
+from anabranch.frontend.held_containers import ABSENT, PLAIN_VALUES, same
+from anabranch.frontend.reachable_state import NO_STATE, UNCHANGING
 from anabranch.frontend.structure import MARK
 from anabranch.ir.plan import Leaf, Signature
 
 HELD, BARE = "_anabranch_held", "_anabranch_bare"
 """The attributes of a model that have what it holds, and the model without that."""
-OBJECTS = "held_arguments"
-"""The attribute by which what such an object holds is found, and named, as all that a model has."""
+OBJECTS = "_anabranch_objects"
+"""The attribute by which what such an object holds is found, as all that a model has."""
 NO_OBJECTS = (Tensor, nn.Module, str, bytes, int, float, complex, type(None), type)
 """Arguments that have a meaning of their own."""
-PLAIN_VALUES = (bool, int, float, complex, str, bytes, type(None))
+CONTAINERS = (list, tuple, dict)
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTensor:
-    """`path`: a qualified name within the object; it lies in `holder`, which is a dict of
-    attributes or a container, under the `key`."""
+class HeldPart:
+    """What an object holds: the `value` lies in the `holder`, a dict of attributes or a container,
+    under the `key`; `path`: a qualified name within the object; `size`: of a container."""
 
     path: str
     holder: Any
     key: Any
-    tensor: Tensor
-
-    def is_there(self) -> bool:
-        """Whether the object still has this very tensor in this place."""
-        holder = self.holder
-        if type(holder) is dict:
-            return holder.get(self.key) is self.tensor
-        return len(holder) > self.key and holder[self.key] is self.tensor
-
-
-@dataclass(frozen=True, slots=True)
-class HeldValue:
-    """A number, text or None that an object has at this `path`: where a `HeldTensor` lies, too."""
-
-    path: str
-    holder: dict[Any, Any]
-    key: Any
     value: Any
+    size: int | None = None
+
+    def now(self) -> Any:
+        """What lies there; ABSENT if nothing does."""
+        holder, key = self.holder, self.key
+        if isinstance(holder, dict):
+            return holder.get(key, ABSENT)
+        return holder[key] if len(holder) > key else ABSENT
 
     def is_there(self) -> bool:
-        """Whether it is still that."""
-        now = self.holder.get(self.key, NO_OBJECTS)
-        return now is self.value or (type(now) is type(self.value) and bool(now == self.value))
+        """Whether it is still this very value, or an equal number or text."""
+        now, was = self.now(), self.value
+        if now is not was and not same(now, was):
+            plain = type(was) in UNCHANGING and type(now) is type(was)
+            return plain and bool(now == was)
+        return self.size is None or len(now) == self.size
 
 
 @dataclass(frozen=True, slots=True)
 class HeldArguments:
-    """By their marks the objects that a model holds, their tensors, each once, and their plain
-    values, which plans have as constants."""
+    """By their marks the objects that a model holds, all that they hold in turn, which a plan has
+    as it was, and of that the tensors, each once."""
 
     objects: Mapping[str, Any]
-    tensors: Mapping[str, tuple[HeldTensor, ...]]
-    values: Mapping[str, tuple[HeldValue, ...]] = field(default_factory=dict)
+    parts: Mapping[str, tuple[HeldPart, ...]]
+    tensors: Mapping[str, tuple[HeldPart, ...]]
+
+    @staticmethod
+    def of(objects: Mapping[str, Any]) -> HeldArguments:
+        """These objects, as they are now."""
+        parts = {mark: tuple(_parts(value)) for mark, value in objects.items()}
+        return HeldArguments(objects, parts, {m: _tensors(held) for m, held in parts.items()})
 
     def marked(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -107,21 +109,16 @@ class HeldArguments:
         return self.objects.get(value, value) if type(value) is str else value
 
     def _check(self, mark: str) -> None:
-        for tensor in self.tensors[mark]:
-            if not tensor.is_there():
-                name = mark.removeprefix(MARK)
+        for part in self.parts[mark]:
+            if not part.is_there():
+                name, now = mark.removeprefix(MARK), part.now()
+                plain = isinstance(part.value, PLAIN_VALUES) and isinstance(now, PLAIN_VALUES)
+                told = f"is {now!r:.80}, compiled for {part.value!r:.80}"
                 raise InputError(
-                    f"{name} has another tensor at {tensor.path} than when it was compiled",
-                    "plans read and write the tensors that it had then",
-                    f"write into those (copy_, zero_), or compile again for this {name}",
-                )
-        for value in self.values.get(mark, ()):
-            if not value.is_there():
-                now, name = value.holder.get(value.key), mark.removeprefix(MARK)
-                raise InputError(
-                    f"{name}.{value.path} is {now!r:.80}, compiled for {value.value!r:.80}",
-                    "plans have it as a constant",
-                    f"give it that value again, or compile again for this {name}",
+                    f"{name}.{part.path} {told if plain else 'is another one than was compiled'}",
+                    f"plans read and write the tensors that {name} had then, and have the rest of "
+                    "it as constants",
+                    f"write into its tensors (copy_, zero_), or compile again for this {name}",
                 )
 
 
@@ -145,11 +142,7 @@ def with_held(
             "compile a module whose forward is called so",
         )
     names = {name: _free_name(model, name) for name in tensors}
-    held = HeldArguments(
-        {MARK + names[name]: objects[name] for name in tensors},
-        {MARK + names[name]: tensors[name] for name in tensors},
-        {MARK + names[name]: values_within(objects[name]) for name in tensors},
-    )
+    held = HeldArguments.of({MARK + names[name]: objects[name] for name in tensors})
     return _around(model, held), *held.marked(args, kwargs)
 
 
@@ -211,19 +204,19 @@ def bare(model: nn.Module) -> nn.Module:
 def _following(around: nn.Module, held: HeldArguments) -> Iterator[None]:
     """Within it the objects have the tensors that the module's buffers are now: others, where the
     module is called to be traced."""
-    others = list[HeldTensor]()
+    others = list[HeldPart]()
     try:
         for mark, tensors in held.tensors.items():
             buffers = around.get_submodule(mark.removeprefix(MARK))
             for each in tensors:
                 now = buffers.get_buffer(each.path)
-                if now is not each.tensor and not isinstance(each.holder, tuple):
+                if now is not each.value and not isinstance(each.holder, tuple):
                     others.append(each)
                     each.holder[each.key] = now
         yield
     finally:
         for each in others:
-            each.holder[each.key] = each.tensor
+            each.holder[each.key] = each.value
 
 
 class _Holder(nn.Module):
@@ -250,7 +243,7 @@ def _around(model: nn.Module, held: HeldArguments) -> nn.Module:
     for mark, tensors in held.tensors.items():
         holder = _Holder().train(model.training)
         for tensor in tensors:
-            holder.hold(tensor.path, tensor.tensor)
+            holder.hold(tensor.path, tensor.value)
         around._modules[mark.removeprefix(MARK)] = holder.train(model.training)
     around.__dict__["forward"] = _forward_of(around, model, held)
     around.__dict__[HELD], around.__dict__[BARE] = held, model
@@ -279,43 +272,38 @@ def _is_object(value: Any) -> bool:
     return hasattr(value, "__dict__") and not callable(value)
 
 
-def tensors_within(value: Any) -> tuple[HeldTensor, ...]:
+def tensors_within(value: Any) -> tuple[HeldPart, ...]:
     """The tensors that an object holds, each once, and under a path that no other has."""
-    held: dict[str, HeldTensor] = {}
+    return _tensors(_parts(value))
+
+
+def _tensors(parts: Iterable[HeldPart]) -> tuple[HeldPart, ...]:
+    held: dict[str, HeldPart] = {}
     seen = set[int]()
-    for path, holder, key, part in _parts(value):
-        if isinstance(part, Tensor) and id(part) not in seen:
-            seen.add(id(part))
-            within = path
-            while within in held:
-                within += "_"
-            held[within] = HeldTensor(within, holder, key, part)
+    for part in parts:
+        if isinstance(part.value, Tensor) and id(part.value) not in seen:
+            seen.add(id(part.value))
+            path = part.path
+            while path in held:
+                path += "_"
+            held[path] = replace(part, path=path)
     return tuple(held.values())
 
 
-def values_within(value: Any) -> tuple[HeldValue, ...]:
-    """The plain values that an object has as attributes and in dicts."""
-    return tuple(
-        HeldValue(path, holder, key, part)
-        for path, holder, key, part in _parts(value)
-        if isinstance(holder, dict) and type(part) in PLAIN_VALUES
-    )
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any, Any, Any]]:
-    """All that an object holds, and what that holds in turn: its path, what it lies in, under which
-    key, and itself."""
+def _parts(value: Any) -> Iterator[HeldPart]:
+    """All that an object holds, and what that holds in turn."""
     seen = set[int]()
     waiting = [("", value)]
     for path, container in waiting:
-        if id(container) in seen or isinstance(container, NO_OBJECTS):
+        if id(container) in seen or isinstance(container, (*NO_OBJECTS, *NO_STATE)):
             continue
         seen.add(id(container))
-        holder = container if isinstance(container, (list, tuple, dict)) else _attributes(container)
+        holder = container if isinstance(container, CONTAINERS) else _attributes(container)
         items = holder.items() if isinstance(holder, dict) else enumerate(holder)
         for key, part in list(items):
             within = _within(path, key)
-            yield within, holder, key, part
+            size = len(part) if isinstance(part, CONTAINERS) else None
+            yield HeldPart(within, holder, key, part, size)
             waiting.append((within, part))
 
 

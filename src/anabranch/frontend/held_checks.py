@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from torch import nn
+
 from anabranch.errors import CaptureError
 from anabranch.frontend.held_arguments import (
     OBJECTS,
@@ -56,30 +58,11 @@ def check_held(
     values = [name.removeprefix(OBJECTS) for name in changed if name.startswith(OBJECTS)]
     if held is None or not values:
         return
-    apart = {
-        id(each.tensor): each.tensor.detach().clone()
-        for tensors in held.tensors.values()
-        for each in tensors
-    }
-    copies = {mark: copy.deepcopy(value, {**apart}) for mark, value in held.objects.items()}
-    before = {mark: tensors_within(each) for mark, each in copies.items()}
-    like = HeldArguments(copies, before)
-    observed = list[str]()
-
-    def call(*args: Any, **kwargs: Any) -> None:
-        bare(model)(*args, **kwargs)
-        for mark, tensors in before.items():
-            now = {each.path: each.tensor for each in tensors_within(copies[mark])}
-            was = {each.path: each.tensor for each in tensors}
-            name = mark.removeprefix(MARK)
-            observed.extend(f"{name}.{p}" for p in now if now[p] is not was.get(p))
-
-    with suppress(Exception):
-        observe(call, *like.restored(args, kwargs), surroundings())
-    if observed:
-        kind = type(held.objects[MARK + observed[0].partition(".")[0]]).__name__
+    assigned = _assigned(model, held, args, kwargs)
+    if assigned:
+        kind = type(held.objects[MARK + assigned.partition(".")[0]]).__name__
         raise CaptureError(
-            f"forward assigns a new tensor to {observed[0]}",
+            f"forward assigns a new tensor to {assigned}",
             f"a plan writes into the tensors that the {kind} had when it was compiled",
             "let it have all of them beforehand (a StaticCache of transformers: "
             "early_initialization, or one call and then reset()), and write into those; one that "
@@ -90,6 +73,34 @@ def check_held(
         "a plan has it as it was in the call that was captured",
         "keep it in a tensor of the object, and write into that",
     )
+
+
+def _assigned(
+    model: nn.Module, held: HeldArguments, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> str:
+    """The first place within copies of what is held that a call gives another tensor; "" if it
+    gives none one, or they cannot be copied."""
+    apart = {
+        id(each.value): each.value.detach().clone()
+        for tensors in held.tensors.values()
+        for each in tensors
+    }
+    places = list[str]()
+
+    with suppress(Exception):
+        copies = {mark: copy.deepcopy(value, {**apart}) for mark, value in held.objects.items()}
+        like = HeldArguments.of(copies)
+
+        def call(*args: Any, **kwargs: Any) -> None:
+            bare(model)(*args, **kwargs)
+            for mark, tensors in like.tensors.items():
+                was = {each.path: each.value for each in tensors}
+                now = {each.path: each.value for each in tensors_within(copies[mark])}
+                name = mark.removeprefix(MARK)
+                places.extend(f"{name}.{p}" for p in now if now[p] is not was.get(p))
+
+        observe(call, *like.restored(args, kwargs), surroundings())
+    return next(iter(places), "")
 
 
 def _told(name: str) -> str:

@@ -11,8 +11,8 @@
 No model calls them: rewriting puts the first where a model spells the same out, step by step,
 and the third in place of a sum of products; `frontend.backward` the second where a training step
 has the backward of a convolution, and the last where it has attention, and `frontend.draws` the
-fourth where it draws. `frontend.ordered_draws` puts bernoulli_like where a
-model calls bernoulli_, and `frontend.contiguous_calls` to_contiguous into programs, not graphs.
+fourth where it draws. `frontend.ordered_draws` puts bernoulli_like where a model calls bernoulli_,
+and `frontend.contiguous_calls` to_contiguous into programs, not graphs.
 """
 
 from __future__ import annotations

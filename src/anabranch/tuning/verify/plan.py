@@ -24,6 +24,7 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.effects import left_in_inputs
 from anabranch.frontend.mode_queries import of_export
 from anabranch.frontend.observe import Notes, Observed, observe
+from anabranch.frontend.structure import same_literal
 from anabranch.ir import ops, tolerances
 from anabranch.ir.determinism import unordered
 from anabranch.ir.domains import ANY, domains
@@ -209,11 +210,6 @@ def unlike_model(
         if not error <= EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * explained:
             return Refused(f"{what} differs from the model's own by {error:.2e}")
     return None
-
-
-def same_literal(mine: Any, own: Any) -> bool:
-    """Whether two results that are no tensors are the same; NaN is what NaN is."""
-    return type(mine) is type(own) and (mine == own or (mine != mine and own != own))
 
 
 def without_noise(want: Tensor, out: Tensor, truth: Tensor, off: Tensor) -> Tensor:
