@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -49,6 +49,7 @@ from anabranch.frontend.number_texts import texts_of_values
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING
 from anabranch.frontend.program import in_order, name_of, opened
+from anabranch.frontend.python_state import PythonState
 from anabranch.frontend.shared_operands import SharedOperands
 from anabranch.frontend.source import origin
 from anabranch.frontend.state import attribute, state_place, unkept, unwrapped
@@ -180,24 +181,7 @@ def _exported(
 ) -> tuple[ExportedProgram, tuple[int, ...] | None, Sequence[str]]:
     """The program, which of its results have no history though they are computed of weights, and
     the Python state that the export changed, which is as it was again."""
-    agreed = precision(tf32=False)  # torch.export reads switches, resets some, reads them again
-    with (
-        quiet(),
-        brief(),
-        agreed,
-        shapes_kept(),
-        own_kernels(),
-        unchanged(_own(module), args, kwargs) as state,
-        as_in_eager(),
-        attention_by_operators(),
-        last_states_shaped(),
-        PlacesByOperators(),
-        SharedOperands(),
-        ContiguousByOperator(),
-        IdleDropout(),
-        numbers_kept(module),
-        texts_of_values() if dynamic_shapes is None else nullcontext(),
-    ):
+    with _recording(module, args, kwargs, texts=dynamic_shapes is None) as state:
         try:
             program = _whatever_autograd_says(
                 lambda: torch.export.export(
@@ -214,6 +198,32 @@ def _exported(
         return program, None, state.changes()
 
 
+@contextmanager
+def _recording(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], texts: bool = True
+) -> Iterator[PythonState]:
+    """Within it torch records what eager does; the model is as it was again at the end. `texts`:
+    text made of a number of a tensor asks for its value, which a size that varies has none of."""
+    with (
+        quiet(),
+        brief(),
+        precision(tf32=False),  # torch.export reads switches, resets some, reads them again
+        shapes_kept(),
+        own_kernels(),
+        unchanged(_own(module), args, kwargs) as state,
+        as_in_eager(),
+        attention_by_operators(),
+        last_states_shaped(),
+        PlacesByOperators(),
+        SharedOperands(),
+        ContiguousByOperator(),
+        IdleDropout(),
+        numbers_kept(module),
+        texts_of_values() if texts else nullcontext(),
+    ):
+        yield state
+
+
 def _below(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[ExportedProgram, tuple[int, ...]] | None:
@@ -221,23 +231,7 @@ def _below(
     history; None where it cannot be had either."""
     args, kwargs = apart((args, dict(kwargs)))
     try:
-        with (
-            quiet(),
-            brief(),
-            precision(tf32=False),
-            shapes_kept(),
-            own_kernels(),
-            unchanged(_own(module), args, kwargs),
-            as_in_eager(),
-            attention_by_operators(),
-            last_states_shaped(),
-            PlacesByOperators(),
-            SharedOperands(),
-            ContiguousByOperator(),
-            IdleDropout(),
-            numbers_kept(module),
-            texts_of_values(),
-        ):
+        with _recording(module, args, kwargs):
             below = traced(module, args, kwargs)
             if below is None:
                 return None
