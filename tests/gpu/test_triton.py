@@ -319,7 +319,8 @@ triton.Triton = lambda device, capability: real(device, capability, write)
     ):
         bad = sandboxed.refusals([task_of(variant) for variant in variants])
     assert sorted(bad) == [1, 2, 4, 5], bad
-    assert "illegal memory access" in str(bad[1])
+    # Whichever call finds the fault first tells it: torch, or the driver as it loads what follows.
+    assert any(said in str(bad[1]) for said in ("illegal memory access", "ILLEGAL_ADDRESS")), bad[1]
     assert "bytes are written outside all places" in str(bad[2])
     assert "cannot be compiled" in str(bad[4])
     assert "element [4999] is nan and not" in str(bad[5])
