@@ -125,8 +125,7 @@ def _sprinkle(tensor: torch.Tensor, seed: int, numbers: Numbers) -> None:
     )
     places = torch.randint(0, count, (chosen,), generator=generator)
     values = _finite(chosen, tensor.dtype, generator) if finite else _special(chosen, generator)
-    where = torch.unravel_index(places.to(tensor.device), tensor.shape)
-    tensor[where] = values.to(tensor.dtype).to(tensor.device)
+    tensor[_indices(places.to(tensor.device), tensor.shape)] = values.to(tensor)
 
 
 def sprinkle_small(tensor: torch.Tensor, seed: int) -> None:
@@ -136,8 +135,16 @@ def sprinkle_small(tensor: torch.Tensor, seed: int) -> None:
         chosen = min(MOST_ELEMENTS, -(-tensor.numel() // 8))
         places = torch.randint(0, tensor.numel(), (chosen,), generator=generator)
         values = _finite(chosen, tensor.dtype, generator).clamp(-2, 2)
-        where = torch.unravel_index(places.to(tensor.device), tensor.shape)
-        tensor[where] = values.to(tensor.dtype).to(tensor.device)
+        tensor[_indices(places.to(tensor.device), tensor.shape)] = values.to(tensor)
+
+
+def _indices(places: torch.Tensor, shape: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    """Like torch.unravel_index, which imports SymPy: seconds in a process without it."""
+    indices = []
+    for size in reversed(shape):
+        indices.append(places % size)
+        places = places // size
+    return tuple(reversed(indices))
 
 
 def _finite(count: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.task import Kernel, Task
-from anabranch.ir.text import parse_graph
+from anabranch.ir.text import parse_graph, text_graph
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.tuning.sandbox import worker as sandbox
 from anabranch.tuning.sandbox.worker import Oracle, try_kernel
@@ -122,3 +125,23 @@ def test_bodies_are_computed_once_as_long_as_there_is_room(
     assert oracle.of(ROOTED) is oracle.of(ROOTED)
     latest = oracle.of(DROPPED)
     assert oracle.of(ADDED) is not first and oracle.of(DROPPED) is latest, "the oldest goes first"
+
+
+def test_trying_a_kernel_imports_nothing_slow() -> None:
+    """Whoever starts a process to try kernels waits for its first answer."""
+    code = (
+        "import sys\n"
+        "from anabranch.ir.task import Kernel, Task\n"
+        "from anabranch.ir.text import parse_graph\n"
+        "from anabranch.targets.cpu.target import CpuTarget\n"
+        "from anabranch.tuning.sandbox.worker import Oracle, try_kernel\n"
+        "before, body, cpu = set(sys.modules), parse_graph(sys.argv[1]), CpuTarget()\n"
+        "verdict = try_kernel(Task('task', body, Kernel('aten', 'aten', body)), cpu, Oracle(cpu))\n"
+        "assert verdict.reached == 'right', verdict\n"
+        "print(len(set(sys.modules) - before))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, text_graph(QUOTIENT)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 40, "SymPy alone has hundreds of modules"
