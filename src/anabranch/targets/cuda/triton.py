@@ -15,6 +15,7 @@ before anything is captured.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -354,6 +355,7 @@ def _tell(trace: Trace, name: str, built: CubinOrReason) -> None:
         trace.add("applied", "tuning", name, f"compiled, but {why}")
 
 
+@functools.cache
 def _version() -> str:
     """Triton's, by what is installed and not by importing it; nightly builds have another name."""
     for name in ("triton", "pytorch-triton"):
