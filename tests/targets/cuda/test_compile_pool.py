@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.targets.cuda import cubin
+from anabranch.targets.cuda import compile_worker, cubin
 from anabranch.targets.cuda.compile_pool import Crew, Process, ask
 from anabranch.targets.cuda.compile_worker import NICE
 from anabranch.targets.cuda.cubin import Cubin, CubinRecipe, compiling
@@ -118,3 +119,20 @@ def test_no_file_is_left(made: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPat
     with compiling([recipe]) as ready:
         list(ready)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_process_has_compiled_once_when_it_is_asked() -> None:
+    """In a process of its own: Triton has not been imported there."""
+    code = (
+        "import runpy, sys\n"
+        "worker = runpy.run_path(sys.argv[1])\n"
+        "worker['import_compiler']()\n"
+        "from triton.runtime.cache import triton_key\n"
+        "assert not triton_key.cache_info().currsize\n"
+        "worker['compile_first']()\n"
+        "assert triton_key.cache_info().currsize\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, compile_worker.__file__], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
