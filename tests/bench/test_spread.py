@@ -88,14 +88,15 @@ def noted(here: WorkerPlace, file: Path, cell: Cell) -> Any:
 
 
 def test_the_largest_networks_begin_first_and_rows_stay_in_order(tmp_path: Path) -> None:
-    """Those whose size nobody knows before them."""
-    names = ["zoo:squeezenet/tiny", "zoo:resnet50", f"{tmp_path}/other.py:model"]
+    """Those whose size nobody knows before them. MobileNet-v2 has more modules than ResNet-50, and
+    a seventh of its weights: it takes two thirds of the time."""
+    names = ["zoo:squeezenet", "zoo:mobilenet_v2", "zoo:resnet50", f"{tmp_path}/other.py:model"]
     file = tmp_path / "begun"
     with forks(1) as pool:
         spread = CellSpread(pool, noted, (file,), speed.lost)
         cells = harness.cells_of(names, ("fp32",), (1,))
         told = harness.run("x", SIM, {}, cells, lambda _: [], Trace(quiet=True), spread=spread)
-    assert file.read_text().split() == [names[2], names[1], names[0]]
+    assert file.read_text().split() == names[::-1]
     assert [row["model"] for row in told["rows"]] == names
 
 

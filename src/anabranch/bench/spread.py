@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.deadline import ENDLESS, Deadline
-from anabranch.models.load import modules_of
+from anabranch.models.load import size_of
 from anabranch.trace import Trace
 from anabranch.tuning.workers.job import Done, JobRefusal, Undone, WorkerJob, value_of
 from anabranch.tuning.workers.pool import WorkerPool
@@ -64,8 +64,8 @@ class CellSpread:
         if len(cells) <= self.pool.size:
             return numbers
         self.pool.start()
-        modules = {name: modules_of(name) for name in dict.fromkeys(cell[0] for cell in cells)}
-        sizes = [modules[cell[0]] for cell in cells]
+        size = {name: size_of(name) for name in dict.fromkeys(cell[0] for cell in cells)}
+        sizes = [size[cell[0]] for cell in cells]
         return sorted(numbers, key=lambda number: -(sizes[number] or math.inf))
 
 

@@ -22,6 +22,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import math
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -95,9 +96,10 @@ def load_model(
     return _placed(model.eval(), args, DTYPES[dtype or "fp32"], torch.device(device))
 
 
-def modules_of(name: str) -> int | None:
-    """How many modules without parts a network by name has, about as which it takes to compile: it
-    is built without its weights. None for other models, and for names that mean nothing."""
+def size_of(name: str) -> float | None:
+    """About as which a network by name takes to be compiled and timed: the geometric mean of its
+    parameters, in millions, and its modules without parts. It is built without its weights. None
+    for other models, and for names that mean nothing."""
     kind, _, rest = name.partition(":")
     if kind not in SOURCES or is_onnx_name(name) or ".py:" in name:
         return None
@@ -106,7 +108,8 @@ def modules_of(name: str) -> int | None:
             model, _ = SOURCES[kind](rest, 1)
     except Exception:  # whoever compiles it will say so
         return None
-    return sum(next(module.children(), None) is None for module in model.modules())
+    modules = sum(next(module.children(), None) is None for module in model.modules())
+    return math.sqrt(modules * sum(p.numel() for p in model.parameters()) / 1e6)
 
 
 def batch_of(name: str, args: tuple[Any, ...], batch: int | None) -> int | None:
