@@ -77,7 +77,7 @@ class LaidByCopies(TorchFunctionMode):
         result = func(*args, **kwargs)
         default = torch.contiguous_format if func is CALLED else torch.preserve_format
         format = kwargs.get("memory_format", default)
-        if not args or result is not args[0] or not _several(result):
+        if not args or result is not args[0] or not several(result):
             return result
         if format is torch.preserve_format or (func is not CALLED and _keeps(format, args[0])):
             return result
@@ -155,6 +155,6 @@ def _long(tensor: Any) -> bool:
     return isinstance(tensor, Tensor) and any(size != 1 for size in tensor.shape)
 
 
-def _several(tensor: Any) -> bool:
+def several(tensor: Any) -> bool:
     """Whether it may lie in several ways: two of its axes are longer than one."""
     return isinstance(tensor, Tensor) and sum(size != 1 for size in tensor.shape) > 1

@@ -2,6 +2,7 @@
 
     %relu = relu(%x)       x in channels_last: the result, too
     %mm = mm(%flat, %w)    contiguous, however x lies
+    %new = select_scatter(%x, %row, 0, 1)    x with gaps: as a clone of x, without
 
 Shapes and dtypes stay: strides alone are inferred anew.
 """
@@ -9,6 +10,8 @@ Shapes and dtypes stay: strides alone are inferred anew.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+
+import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, Ref, types
@@ -18,6 +21,17 @@ Strides = tuple[int, ...]
 VIEW, RESHAPE = "aten.view.default", "aten.reshape.default"
 CLONE, VIEW_OF_COPY = "aten.clone.default", "aten._unsafe_view.default"
 """The operator that a reshape is captured as where the example lay so that it copied."""
+WRITTEN = frozenset(
+    f"aten.{name}.default"
+    for name in (
+        "copy",
+        "select_scatter",
+        "slice_scatter",
+        "diagonal_scatter",
+        "as_strided_scatter",
+    )
+)
+"""What writes to a clone of its operand became, which is not there any more. Torch keeps gaps."""
 
 
 def types_for(graph: Graph, input_strides: Sequence[Strides]) -> dict[str, TensorType] | None:
@@ -45,8 +59,15 @@ def _inferred(
     if copied is not None:
         return ops.infer(RESHAPE, (Ref(copied), *node.args[1:]), node.kwargs, table)
     try:
-        return ops.infer(node.op, node.args, node.kwargs, table)
+        types = ops.infer(node.op, node.args, node.kwargs, table)
     except RuntimeError:
         if node.op != VIEW:
             raise
-    return ops.infer(RESHAPE, node.args, node.kwargs, table)
+        return ops.infer(RESHAPE, node.args, node.kwargs, table)
+    return [_without_gaps(type) for type in types] if node.op in WRITTEN else types
+
+
+def _without_gaps(type: TensorType) -> TensorType:
+    """As a clone of such a tensor lies."""
+    tensor = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device="meta")
+    return TensorType(type.shape, type.dtype, torch.empty_like(tensor).stride())

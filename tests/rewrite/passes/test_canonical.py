@@ -138,6 +138,45 @@ def test_elements_of_a_state_are_moved_through_a_copy(moved: str) -> None:
     assert kinds(after).count("copy") == 1
 
 
+STORED = """
+    graph g {
+      input %x: f32[2,3]
+      input %y: f32[2,3]
+      %b: f32[2,3] = aten.neg.default(%y)
+      %r: f32[2,3] = aten.relu.default(%x)
+      %c: f32[2,3] = aten.copy.default(%b, %r)
+      %z: f32[2,3] = aten.exp.default(%c)
+      return %z
+    }"""
+
+
+def test_a_value_is_its_own_copy_over_another_that_lies_alike() -> None:
+    graph = read(STORED)
+    assert kinds(equal(graph, canonical(graph, Trace()))) == ["relu", "exp"]
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("return %z", "return %z, %r"),  # the caller may write to one of them
+        ("%b, %r", "%b, %x"),  # so may a copy of an input be
+        ("aten.exp.default(%c)", "aten.add.Tensor(%c, %r)"),
+        (
+            "%b: f32[2,3] = aten.neg.default(%y)",
+            "%s: f32[3,2] = aten.reshape.default(%y, [3, 2])\n"
+            "      %b: f32[2,3]{1,2} = aten.t.default(%s)",
+        ),
+    ],
+)
+def test_other_copies_over_a_value_stay(was: str, now: str) -> None:
+    text = STORED.replace(was, now)
+    if "aten.t." in now:
+        text = text.replace("%c: f32[2,3] =", "%c: f32[2,3]{1,2} =")
+        text = text.replace("%z: f32[2,3] =", "%z: f32[2,3]{1,2} =")
+    graph = read(text)
+    assert "copy" in kinds(equal(graph, canonical(graph, Trace())))
+
+
 def test_one_image_without_a_batch() -> None:
     graph = read("""
     graph g {

@@ -10,6 +10,7 @@
     op.Scalar                             -> op.Tensor with a number
     x / expand(y, the shape of x)         -> x / y
     slice_scatter(x, copy(slice(x), y))   -> slice_scatter(x, y)
+    copy(x, y), of a y that nobody else reads and that lies as x  -> y
 
 One table line a family; each function gives the new value, or None to leave the node as it is.
 """
@@ -22,7 +23,7 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, users
-from anabranch.ir.state import SPARSE
+from anabranch.ir.state import SPARSE, STORE
 from anabranch.rewrite.build import Builder, rewrite
 from anabranch.trace import Trace
 
@@ -34,7 +35,11 @@ def canonical(graph: Graph, trace: Trace) -> Graph:
     """The graph with one spelling of each computation."""
     read = {*users(graph), *(ref.name for ref in graph.outputs)}
 
+    once = _read_once(graph)
+
     def visit(builder: Builder, node: Node) -> Ref | None:
+        if node.op == STORE:
+            return _stored(builder, builder.renamed(node)) if node.args[1] in once else None
         form = FORMS.get(node.op)
         if form is None and ops.kind_of(node) == "pointwise":
             form = _unexpanded
@@ -43,6 +48,30 @@ def canonical(graph: Graph, trace: Trace) -> Graph:
         return form(builder, builder.renamed(node))
 
     return rewrite(graph, visit)
+
+
+def _read_once(graph: Graph) -> set[Arg]:
+    """Values that one node reads, and that are not handed out."""
+    returned = {ref.name for ref in graph.outputs}
+    return {
+        Ref(name)
+        for name, readers in users(graph).items()
+        if len(readers) == 1 and name not in returned
+    }
+
+
+def _stored(builder: Builder, node: Node) -> Ref | None:
+    """A value that lies where it is copied to is that copy, unless it is a view, or the place is a
+    state's."""
+    base, value = node.args[:2]
+    types, makers = builder.facts.types, builder.facts.producers
+    if not isinstance(base, Ref) or not isinstance(value, Ref) or value.name not in makers:
+        return None
+    if types[value.name] != node.type or ops.is_view(makers[value.name], types):
+        return None
+    if _root(builder, base.name) in {state.name for state in builder.source.states}:
+        return None
+    return value
 
 
 def _unexpanded(builder: Builder, node: Node) -> Ref | None:
