@@ -358,6 +358,31 @@ def test_attention_layers_with_a_fast_path_of_their_own_are_compiled_with_a_warn
     assert torch.backends.mha.get_fastpath_enabled()
 
 
+def test_the_fast_path_of_attention_stays_off_and_is_what_a_model_asks_for() -> None:
+    mha = torch.backends.mha
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = nn.Buffer(torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls.add_(1)
+            return x * 2 if mha.get_fastpath_enabled() else x * 3
+
+    x = torch.ones(2, 3)
+    mha.set_fastpath_enabled(False)
+    try:
+        fast = anabranch.compile(Counting().eval(), (x,), **quick())
+        assert not mha.get_fastpath_enabled()
+        assert torch.equal(fast(x), x * 3)
+        mha.set_fastpath_enabled(True)
+        with pytest.raises(anabranch.InputError, match="get_fastpath_enabled"):
+            fast(x)
+    finally:
+        mha.set_fastpath_enabled(True)
+
+
 @pytest.mark.parametrize("sample", [torch.bernoulli, torch.poisson, lambda p: p.multinomial(2)])
 def test_operators_of_probabilities_are_given_such_when_they_are_timed(sample: Any) -> None:
     class Sampled(nn.Module):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.fx import GraphModule
 
+import anabranch
 from anabranch.frontend.export_patches import brief
 
 
@@ -55,3 +58,20 @@ def test_graphs_are_compiled_when_they_are_called() -> None:
         program = torch.export.export(model, (x,), strict=False)
     assert torch.equal(program.module()(x), model(x))
     assert "aten.relu" in program.graph_module.code
+
+
+def test_switches_of_libraries_can_be_set_after_a_compilation() -> None:
+    quick: dict[str, Any] = {"target": "cpu", "search": "none", "cache_dir": None}
+    model, x = nn.Linear(3, 3), torch.ones(2, 3)
+    anabranch.compile(model.eval(), (x,), **quick)
+    optimizer = torch.optim.SGD(model.train().parameters(), 0.1)
+    anabranch.compile_step(model, lambda model, x: model(x).sum(), optimizer, (x,), **quick)
+    asked = torch._C._get_mkldnn_enabled, torch._C._get_cudnn_enabled
+    libraries: tuple[Any, Any] = torch.backends.mkldnn, torch.backends.cudnn
+    for library, runs in zip(libraries, asked, strict=True):
+        assert library.enabled and runs()
+        library.enabled = False
+        try:
+            assert not runs() and not library.enabled
+        finally:
+            library.enabled = True

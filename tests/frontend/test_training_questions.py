@@ -254,6 +254,11 @@ def benchmarked() -> AbstractContextManager[None]:
     )
 
 
+def without(library: str) -> AbstractContextManager[None]:
+    flags = getattr(torch.backends, library)
+    return switched(lambda: flags.enabled, lambda on: setattr(flags, "enabled", on), False)
+
+
 def threaded() -> AbstractContextManager[None]:
     return switched(torch.get_num_threads, torch.set_num_threads, torch.get_num_threads() + 1)
 
@@ -281,6 +286,16 @@ SWITCHES: dict[str, tuple[Callable[[], int], Callable[[], AbstractContextManager
         "get_default_device",
     ),
     "cudnn": (lambda: 2 + torch.backends.cudnn.benchmark, benchmarked, "cudnn.benchmark"),
+    "cudnn enabled": (
+        lambda: 2 + bool(torch.backends.cudnn.enabled),
+        lambda: without("cudnn"),
+        "cudnn.enabled is False",
+    ),
+    "mkldnn enabled": (
+        lambda: 2 + bool(torch.backends.mkldnn.enabled),
+        lambda: without("mkldnn"),
+        "mkldnn.enabled is False",
+    ),
     "threads": (torch.get_num_threads, threaded, "get_num_threads"),
 }
 

@@ -119,7 +119,7 @@ def as_in_eager() -> Iterator[None]:
     mask like any other it gives the same."""
     layers: Any = torch.nn.modules.transformer
     switches: Any = type(torch.backends.mkldnn)
-    looks, switch, on = layers._detect_is_causal_mask, switches.enabled, _mkldnn()
+    looks, switch, on = layers._detect_is_causal_mask, vars(switches)["enabled"], _mkldnn()
     layers._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
     switches.enabled = property(lambda _: on)
     try:

@@ -30,6 +30,7 @@ import torch
 from torch.utils._device import _device_constructors
 
 from anabranch.errors import CaptureError
+from anabranch.frontend.library_switches import answers
 from anabranch.frontend.source import is_users
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.ir.ambient import ANSWERED, SWITCHES, Ambient, name_of
@@ -63,6 +64,8 @@ SWITCHED: dict[str, tuple[CodeType, str]] = {
         (torch.get_default_device, DEFAULT_DEVICE),
         (torch.get_float32_matmul_precision, MATMUL_PRECISION),
         (torch.initial_seed, "torch.initial_seed()"),
+        (torch.backends.mha.get_fastpath_enabled, "torch.backends.mha.get_fastpath_enabled()"),
+        *((answer, question) for question, answer in answers(True, True).items()),
     )
 }
 TF32: dict[Any, str] = {

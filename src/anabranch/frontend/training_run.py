@@ -28,6 +28,7 @@ from anabranch.frontend.checkpoints import checkpoints_computed_once
 from anabranch.frontend.draws import Draws
 from anabranch.frontend.export_patches import dropout_between_layers
 from anabranch.frontend.idle_dropout import IdleDropout
+from anabranch.frontend.library_switches import libraries_off
 from anabranch.frontend.mode_queries import check_seeds, unsettled
 from anabranch.frontend.observe import observe
 from anabranch.frontend.optimizer import step_on
@@ -102,15 +103,8 @@ def recurrences_by_steps() -> Iterator[None]:
     """Within it recurrent layers are recorded step by step: oneDNN's kernel of a whole layer, which
     torch takes on a CPU, has a backward that returns no tensor for what needs no gradient, and for
     cuDNN's a layer asks where its weights lie, which tensors without values do not know."""
-    mkldnn, cudnn = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    torch._C._set_cudnn_enabled(False)
-    try:
-        with dropout_between_layers():
-            yield
-    finally:
-        torch._C._set_mkldnn_enabled(mkldnn)
-        torch._C._set_cudnn_enabled(cudnn)
+    with libraries_off(), dropout_between_layers():
+        yield
 
 
 def run_on(

@@ -75,6 +75,7 @@ SWITCHES: Mapping[str, Callable[[], object]] = {
         torch.is_deterministic_algorithms_warn_only_enabled
     ),
     "torch.initial_seed()": torch.initial_seed,
+    "torch.backends.mha.get_fastpath_enabled()": torch.backends.mha.get_fastpath_enabled,
 }
 """All that a model may ask beside dtypes, and whether algorithms are deterministic."""
 

@@ -256,11 +256,12 @@ def _may_cut_short(model: Any) -> bool:
 def without_fastpath() -> Iterator[None]:
     """Within the block torch's fast path of attention is off: it rounds in another way than the
     captured graph."""
+    was = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(True)
+        torch.backends.mha.set_fastpath_enabled(was)
 
 
 def _called(job: Job) -> Observed:
