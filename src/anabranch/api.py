@@ -189,8 +189,9 @@ def compile_step(
 
     Args:
         model: A module in training mode, whose parameters the optimizer has.
-        loss_fn: Called as `loss_fn(model, *batch)`; returns the loss, a tensor of one element, or
-            `(loss, extras)`. A module may be one, with parameters of its own.
+        loss_fn: Called as `loss_fn(model, *batch)`; returns the loss, a tensor of one element,
+            `(loss, extras)` or `{"loss": loss, ...}`. A module may be one, with parameters of its
+            own.
         optimizer: Of `torch.optim`, or a class of your own that has taken a step. On a GPU it is
             made `capturable`.
         batch: An example batch, whose shapes, dtypes and Python values the plan is made for.

@@ -231,6 +231,25 @@ def test_extras_lie_as_eagers_however_inputs_lie() -> None:
             torch.testing.assert_close(one, want.detach())
 
 
+def test_a_loss_may_be_handed_out_in_a_dict_by_its_name() -> None:
+    def named(model: nn.Module, *batch: Tensor) -> dict[str, Any]:
+        loss = loss_of(model, *batch)
+        return {"logs": {"mean": batch[0].mean()}, "loss": loss}
+
+    model, optimizer, other, theirs = twins(lambda p: torch.optim.SGD(p, lr=0.5), linear)
+    step = step_of(model, optimizer, loss_fn=named, accumulate=2)
+    for number, batch in enumerate(batches(4), 1):
+        result, wanted = step(*batch), named(other, *batch)
+        backward(wanted["loss"] / 2)
+        if number % 2 == 0:
+            theirs.step()
+            theirs.zero_grad()
+        assert list(result) == ["logs", "loss"]
+        torch.testing.assert_close(result["loss"], wanted["loss"].detach())
+        torch.testing.assert_close(result["logs"]["mean"], batch[0].mean())
+    torch.testing.assert_close(dict(model.state_dict()), dict(other.state_dict()))
+
+
 def test_gradients_are_added_up_and_clipped() -> None:
     model, optimizer, other, theirs = twins(lambda p: torch.optim.SGD(p, lr=0.5), linear)
     step = step_of(model, optimizer, accumulate=3, clip_norm=0.1)

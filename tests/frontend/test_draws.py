@@ -43,6 +43,17 @@ DRAWS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
     "exponential": (lambda x: torch.empty_like(x).exponential_(2.0), 0.5, 0.25),
     "randint": (lambda x: torch.randint(3, 9, (COUNT,)), 5.5, 35 / 12),
     "randint_like": (lambda x: torch.randint_like(x, 6), 2.5, 35 / 12),
+    "random": (lambda x: torch.empty_like(x).random_(3, 9), 5.5, 35 / 12),
+    "random up to": (lambda x: torch.empty(COUNT, dtype=torch.int64).random_(6), 2.5, 35 / 12),
+    "random bytes": (
+        lambda x: torch.empty(COUNT, dtype=torch.uint8).random_(),
+        *(127.5, (256**2 - 1) / 12),
+    ),
+    "random truths": (lambda x: torch.empty(COUNT, dtype=torch.bool).random_(), 0.5, 0.25),
+    "random in fp16": (
+        lambda x: torch.empty(COUNT, dtype=torch.float16).random_(),
+        *(1024.0, (2049**2 - 1) / 12),
+    ),
     "dropout": (lambda x: F.dropout(x + 1, 0.25), 1.0, 1 / 3),
     "rrelu": (lambda x: F.rrelu(x - 1, 0.2, 0.6, training=True), -0.4, 0.16 / 12),
     "rrelu in place": (
@@ -58,9 +69,10 @@ def test_distributions(name: str) -> None:
     step, mean, variance = DRAWS[name]
     found, eager = run(step, X), step(X)
     assert (found.dtype, found.shape) == (eager.dtype, eager.shape)
+    found, eager = found.double(), eager.double()
     for drawn in (found, eager):
-        assert abs(drawn.double().mean() - mean) < SPREAD * variance**0.5
-        assert abs(drawn.double().var() - variance) < 3 * SPREAD * variance
+        assert abs(drawn.mean() - mean) < SPREAD * variance**0.5
+        assert abs(drawn.var() - variance) < 3 * SPREAD * variance
         assert drawn.min() >= eager.min() - 1 and drawn.max() <= eager.max() + 2
 
 
@@ -173,11 +185,50 @@ def test_an_rrelu_that_draws_nothing_is_trained_under_torch_compile() -> None:
     torch.testing.assert_close(ours, right)
 
 
-@pytest.mark.parametrize("name", ["permutation", "many whole numbers"])
+def test_permutations_are_drawn_anew_and_evenly() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(4, 4), torch.randn(6, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+
+    def mixed(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        order = torch.randperm(6, dtype=torch.int32)
+        return model(0.3 * x + 0.7 * x[order]).square().mean(), order
+
+    options: dict[str, Any] = {"target": "cpu", "search": "none", "cache_dir": None}
+    step = anabranch.compile_step(model, mixed, optimizer, (x,), **options)
+    counts, calls = torch.zeros(6, 6), 400
+    for _ in range(calls):
+        loss, order = step(x)
+        assert order.dtype == torch.int32 and sorted(order.tolist()) == list(range(6))
+        want = model(0.3 * x + 0.7 * x[order]).square().mean()
+        torch.testing.assert_close(loss, want.detach())
+        counts[torch.arange(6), order] += 1
+    expected = calls / 6
+    assert ((counts - expected) ** 2 / expected).sum() < 61  # 25 degrees of freedom: 1 in 10,000
+
+
+GENERATED: dict[str, Callable[[Any], Tensor]] = {
+    "rand": lambda g: torch.rand(5, generator=g),
+    "normal in place": lambda g: torch.empty(5).normal_(generator=g),
+    "bernoulli": lambda g: torch.bernoulli(torch.full((5,), 0.5), generator=g),
+    "randint": lambda g: torch.randint(0, 4, (5,), generator=g),
+    "randperm": lambda g: torch.randperm(5, generator=g),
+}
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_numbers_of_a_generator_that_is_named_are_refused(name: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    with pytest.raises(CaptureError, match="a generator that it names"):
+        run(lambda x: GENERATED[name](generator), X)
+
+
+@pytest.mark.parametrize("name", ["choice", "many whole numbers", "any whole numbers"])
 def test_what_does_not_count_is_refused(name: str) -> None:
     steps: dict[str, Callable[[Tensor], Tensor]] = {
-        "permutation": lambda x: torch.randperm(5),
+        "choice": lambda x: torch.multinomial(x + 1, 5),
         "many whole numbers": lambda x: torch.randint(1 << 30, (5,)),
+        "any whole numbers": lambda x: torch.empty(5, dtype=torch.int64).random_(),
     }
     with pytest.raises(CaptureError, match="the step draws"):
         run(steps[name], X)

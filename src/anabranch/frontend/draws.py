@@ -94,6 +94,7 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         if func in FUSED:
             raise AttentionDropoutError
+        _check_generator(func, (*args, *kwargs.values()))
         replacement = REPLACED.get(func)
         if replacement is None:
             raise CaptureError(
@@ -113,6 +114,17 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The next numbers of mean 0 and deviation 1 (Box and Muller)."""
         radius = (-2 * torch.log1p(-self.uniform(shape))).sqrt()
         return radius * torch.cos(2 * math.pi * self.uniform(shape))
+
+
+def _check_generator(func: Any, values: Sequence[Any]) -> None:
+    """CaptureError where one of the values is a generator."""
+    if any(isinstance(value, torch.Generator) for value in values):
+        raise CaptureError(
+            f"the step draws random numbers by a generator that it names ({func})",
+            "those of a plan are made of a counter: they would be others than this generator's, "
+            "and would leave it as it is",
+            "leave generator= out, or draw them outside, and give them as an input",
+        )
 
 
 def _native_dropout(draws: Draws, x: Tensor, p: float, train: bool | None) -> Any:
@@ -184,6 +196,28 @@ def _whole(draws: Draws, bounds: Sequence[int], size: Any, dtype: torch.dtype) -
     return places.to(dtype) + low
 
 
+def _random_(draws: Draws, x: Tensor, *bounds: int | None, generator: Any = None) -> Tensor:
+    """Whole numbers from a bound on, 0 if one alone is named, up to another, which is excluded."""
+    low, high = (0, *(bounds or (None,)))[-2:]
+    high = _most(x.dtype) + 1 if high is None else high
+    return x.copy_(_whole(draws, (low or 0, high), x.shape, x.dtype))
+
+
+def _most(dtype: torch.dtype) -> int:
+    """The largest number that random_() draws where none is named."""
+    if dtype == torch.bool:
+        return 1
+    if dtype.is_floating_point:
+        return int(2 / torch.finfo(dtype).eps)
+    return torch.iinfo(dtype).max
+
+
+def _randperm(draws: Draws, n: int, *, dtype: Any = None, **_: Any) -> Tensor:
+    """The order of whole numbers with 48 bits, of which hardly two are the same."""
+    high, low = (torch.floor(draws.uniform([n]) * MOST_WHOLE).to(torch.int64) for _ in range(2))
+    return torch.argsort(high * MOST_WHOLE + low).to(dtype or torch.int64)
+
+
 def _of_dtype(numbers: Tensor, dtype: torch.dtype) -> Tensor:
     """Numbers from 0 to 1 as a dtype has them, none of them rounded up to 1."""
     if not dtype.is_floating_point or dtype.itemsize >= numbers.dtype.itemsize:
@@ -226,6 +260,8 @@ REPLACED: dict[Any, Callable[..., Any]] = {
     _ATEN.uniform_.default: _uniform_,
     _ATEN.normal_.default: _normal_,
     _ATEN.exponential_.default: _exponential_,
+    **{getattr(_ATEN.random_, kind): _random_ for kind in ("default", "to", "from")},
+    _ATEN.randperm.default: _randperm,
     **{getattr(_ATEN.randint, kind): _randint for kind in ("default", "low")},
     **{getattr(_ATEN.randint_like, kind): _randint_like for kind in ("default", "low_dtype")},
     _ATEN.rand_like.default: _like("uniform"),

@@ -42,9 +42,10 @@ LR = "lr"
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A training step. `loss_fn(model, *batch)` returns the loss, a tensor of one element, or
-    (loss, extras). `random`: i64[2], the seed and the number of the next call, of which random
-    numbers are made. `clip_norm`: the largest norm of all gradients together, None for no limit.
+    """A training step. `loss_fn(model, *batch)` returns the loss, a tensor of one element,
+    (loss, extras), or a dict with the loss by its name. `random`: i64[2], the seed and the number
+    of the next call, of which random numbers are made. `clip_norm`: the largest norm of all
+    gradients together, None for no limit.
     `accumulate`: calls to an update. `sums`: by the id of a parameter where its gradients are added
     up until then; `gradients`: where those of an update are left. Both are empty where neither is
     asked for. `varying`: settings of the optimizer that change, beside its learning rates."""
@@ -187,9 +188,14 @@ def held_by(training: Training) -> Held:
     return Held(names, tensors, place, tuple(alike))
 
 
+LOSS = "loss"
+"""The key of the loss in a dict that `loss_fn` returns."""
+
+
 def loss_of(returned: Any) -> Tensor:
     """The loss among what `loss_fn` returned; CaptureError where there is none."""
     loss = returned[0] if isinstance(returned, tuple) and returned else returned
+    loss = loss[LOSS] if isinstance(loss, dict) and LOSS in loss else loss
     if isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad:
         return loss
     what = f"a {type(loss).__name__}"
@@ -199,7 +205,7 @@ def loss_of(returned: Any) -> Tensor:
     raise CaptureError(
         f"the loss is {what}",
         "gradients are those of one number, which depends on trainable parameters",
-        "have loss_fn(model, *batch) return the loss, or (loss, extras)",
+        'have loss_fn(model, *batch) return the loss, (loss, extras) or {"loss": loss, ...}',
     )
 
 
