@@ -89,7 +89,7 @@ def noted(here: WorkerPlace, file: Path, cell: Cell) -> Any:
 
 def test_the_largest_networks_begin_first_and_rows_stay_in_order(tmp_path: Path) -> None:
     """Those whose size nobody knows before them. MobileNet-v2 has more modules than ResNet-50, and
-    a seventh of its weights: it takes two thirds of the time."""
+    a seventh of its weights."""
     names = ["zoo:squeezenet", "zoo:mobilenet_v2", "zoo:resnet50", f"{tmp_path}/other.py:model"]
     file = tmp_path / "begun"
     with forks(1) as pool:
