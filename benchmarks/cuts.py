@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 import anabranch
+from anabranch.bench.statistics import paired, summary
 
 Drawn = Callable[[int], tuple[Any, ...]]
 """Inputs of a call by a seed."""
@@ -293,8 +294,10 @@ def alike(ours: Any, theirs: Any) -> bool:
     )
 
 
-def measured(calls: dict[str, Callable[[], Any]], rounds: int, cuda: bool) -> dict[str, Any]:
-    """Milliseconds of a call, host included, in rounds that visit all."""
+def measured(
+    calls: dict[str, Callable[[], Any]], rounds: int, cuda: bool
+) -> dict[str, list[float]]:
+    """Milliseconds of `CALLS` calls, host included, in rounds that visit all."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         for _ in range(3):
@@ -308,14 +311,13 @@ def measured(calls: dict[str, Callable[[], Any]], rounds: int, cuda: bool) -> di
             if cuda:
                 torch.cuda.synchronize()
             taken[name].append(1e3 * (time.perf_counter() - begun))
-    return {name: summary(times) for name, times in taken.items()}
+    return taken
 
 
-def summary(times: Sequence[float]) -> dict[str, float]:
-    """The median and half the range from the tenth to the ninetieth percentile."""
-    ordered = sorted(times)
-    low, high = ordered[len(ordered) // 10], ordered[-1 - len(ordered) // 10]
-    return {"median_ms": statistics.median(ordered), "spread_ms": (high - low) / 2}
+def summed_up(times: Sequence[float]) -> dict[str, float]:
+    """Milliseconds of one call: the median, and the tenth and the ninetieth percentile."""
+    told = summary([time / CALLS for time in times])
+    return {"median_ms": told.median, "p10_ms": told.p10, "p90_ms": told.p90}
 
 
 def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -339,16 +341,14 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
         ways = {"anabranch": fast, "eager": model, "inductor": inductor}
         calls = {way: all_of(called) for way, called in ways.items()}
         took = measured(calls, args.rounds, device.type == "cuda")
-    for times in took.values():
-        for key in times:
-            times[key] /= CALLS
     return {
         "model": name,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "dtype": args.dtype,
         "equal_to_eager": equal,
         "compiled_in_s": seconds,
-        "calls": took,
+        "calls": {way: summed_up(times) for way, times in took.items()},
+        "over_ours": {way: asdict(paired(times, took["anabranch"])) for way, times in took.items()},
         "facts": {key: value for key, value in fast.facts.items() if key != "sections"},
         "memory": str(fast.memory()),
         "torch": torch.__version__,
@@ -368,8 +368,13 @@ def main() -> None:
         row = measure(name, args)
         rows.append(row)
         told = ", ".join(
-            f"{way} {times['median_ms']:.3f} ± {times['spread_ms']:.3f} ms"
+            f"{way} {times['median_ms']:.3f} ms ({times['p10_ms']:.3f} to {times['p90_ms']:.3f})"
             for way, times in row["calls"].items()
+        )
+        told += "".join(
+            f"; {way} / ours {over['ratio']:.2f} ({over['low']:.2f} to {over['high']:.2f})"
+            for way, over in row["over_ours"].items()
+            if way != "anabranch"
         )
         print(f"{name} on {row['device']}, {args.dtype}: {told}; equal {row['equal_to_eager']}")
         if args.json is not None:

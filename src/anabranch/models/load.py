@@ -97,9 +97,9 @@ def load_model(
 
 
 def size_of(name: str) -> float | None:
-    """About as which a network by name takes to be compiled and timed: the geometric mean of its
-    parameters, in millions, and its modules without parts. It is built without its weights. None
-    for other models, and for names that mean nothing."""
+    """By how much a network by name takes longer to be compiled and timed than others, roughly: the
+    geometric mean of its parameters, in millions, and its modules without parts. It is built
+    without its weights. None for other models, and for names that mean nothing."""
     kind, _, rest = name.partition(":")
     if kind not in SOURCES or is_onnx_name(name) or ".py:" in name:
         return None

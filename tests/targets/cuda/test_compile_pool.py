@@ -132,7 +132,6 @@ def test_a_process_has_compiled_once_when_it_is_asked() -> None:
         "worker['compile_first']()\n"
         "assert triton_key.cache_info().currsize\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code, compile_worker.__file__], capture_output=True, text=True
-    )
+    command = [sys.executable, "-P", "-c", code, compile_worker.__file__]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -33,9 +33,10 @@ CanonicalForm = Callable[[Builder, Node], Ref | None]
 
 def canonical(graph: Graph, trace: Trace) -> Graph:
     """The graph with one spelling of each computation."""
-    read = {*users(graph), *(ref.name for ref in graph.outputs)}
-
-    once = _read_once(graph)
+    readers = users(graph)
+    returned = {ref.name for ref in graph.outputs}
+    read = {*readers, *returned}
+    once = {Ref(name) for name in readers if len(readers[name]) == 1 and name not in returned}
 
     def visit(builder: Builder, node: Node) -> Ref | None:
         if node.op == STORE:
@@ -48,16 +49,6 @@ def canonical(graph: Graph, trace: Trace) -> Graph:
         return form(builder, builder.renamed(node))
 
     return rewrite(graph, visit)
-
-
-def _read_once(graph: Graph) -> set[Arg]:
-    """Values that one node reads, and that are not handed out."""
-    returned = {ref.name for ref in graph.outputs}
-    return {
-        Ref(name)
-        for name, readers in users(graph).items()
-        if len(readers) == 1 and name not in returned
-    }
 
 
 def _stored(builder: Builder, node: Node) -> Ref | None:
