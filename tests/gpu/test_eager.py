@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import anabranch
+from anabranch.targets.cuda.capturing import captured
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
@@ -57,6 +58,18 @@ def test_a_model_that_waits_is_timed_by_calls_and_harms_no_later_capture() -> No
     with torch.no_grad():
         torch.testing.assert_close(y, model.linear(x))
         torch.testing.assert_close(plain(x), model.linear(x), rtol=1e-3, atol=1e-3)
+
+
+def test_what_draws_draws_on_after_a_capture_that_failed() -> None:
+    """Torch's generator goes on as if a capture were under way, and raises: "Offset increment
+    outside graph capture"."""
+    torch.manual_seed(3)
+    drawn = torch.randn(64, device="cuda")
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with pytest.raises(RuntimeError):
+        captured(lambda: drawn * drawn.sum().item(), stream)
+    torch.manual_seed(3)
+    assert torch.equal(torch.randn(64, device="cuda"), drawn)
 
 
 ENDS = """

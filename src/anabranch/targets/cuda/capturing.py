@@ -1,9 +1,13 @@
 """One CUDA graph of a call, and nothing left behind where it cannot be captured.
 
-torch before 2.12 does not tell its allocator that a capture is over which CUDA has given up (a call
-that waits for the device gives it up): the process then ends with an assertion as soon as any pool
-of memory goes, at its exit at the latest. So a capture has a pool that is known here, and is taken
-back here.
+A call that waits for the device has CUDA give a capture up, and torch does not tell all of its own
+parts that it is over:
+
+- its allocator (before torch 2.12): the process ends with an assertion as soon as any pool of
+  memory goes, at its exit at the latest. So a capture has a pool that is known here, and is taken
+  back here.
+- its generator of random numbers: whatever draws on that GPU afterwards raises. The end of any
+  capture that succeeds tells it, so there is one of a single small launch.
 """
 
 from __future__ import annotations
@@ -51,4 +55,14 @@ def _end(graph: torch.cuda.CUDAGraph, pool: Any) -> None:
         with suppress(RuntimeError):  # a later torch has done so
             _end_allocate(device, pool)
             _release(device, pool)
+        _tell_generator()
         raise
+
+
+def _tell_generator() -> None:
+    """That no capture is under way, which a capture that CUDA gave up has left it believing."""
+    with suppress(RuntimeError):  # where the GPU no longer answers, the error of the call is raised
+        memory, graph = torch.empty(1, device="cuda"), torch.cuda.CUDAGraph()
+        graph.capture_begin(capture_error_mode="thread_local")
+        memory.zero_()
+        graph.capture_end()
