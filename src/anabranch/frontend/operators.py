@@ -25,6 +25,7 @@ from torch import fx
 from torch._C import DispatchKey
 from torch._decomp import get_decompositions
 
+from anabranch.frontend.fast_attention import FAST_ATTENTION
 from anabranch.frontend.trace_kernels import own_kernels
 
 NOT_DECOMPOSED = frozenset(
@@ -140,11 +141,11 @@ NORM_OF_BATCH = torch.ops.aten._native_batch_norm_legit.no_stats
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table for `ExportedProgram.run_decompositions`: every composite but those of
-    NOT_DECOMPOSED, and normalisation by the batch's own statistics, which is the same in every
-    mode."""
+    NOT_DECOMPOSED, the fast path of attention, and normalisation by the batch's own statistics,
+    which is the same in every mode."""
     with own_kernels():
         table: Mapping[Any, Callable[..., Any]] = torch.export.default_decompositions()
-        return get_decompositions([NORM_OF_BATCH]) | {
+        return {**get_decompositions([NORM_OF_BATCH]), **FAST_ATTENTION} | {
             op: replacement
             for op, replacement in table.items()
             if op.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)

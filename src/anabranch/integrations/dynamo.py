@@ -40,6 +40,7 @@ from anabranch.compiled.weights import stamps_of
 from anabranch.errors import InputError, OptionError, WeightsError
 from anabranch.frontend.backward import training_decompositions
 from anabranch.frontend.captured import Captured
+from anabranch.frontend.fast_attention import FAST_ATTENTION
 from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.functional_calls import call_forms
 from anabranch.frontend.idle_dropout import leave_out_idle_dropout
@@ -128,7 +129,7 @@ def anabranch_backend(
         bw_compiler=backward,
         inference_compiler=inference,
         partition_fn=min_cut_rematerialization_partition,
-        decompositions=training_decompositions() if torch.is_grad_enabled() else None,
+        decompositions=training_decompositions() if torch.is_grad_enabled() else FAST_ATTENTION,
         keep_inference_input_mutations=False,
     )
     # `call_forms` reads the first version.
