@@ -162,7 +162,7 @@ def cell(
         offers = structure.offers
         if order == "predicted":
             offers = sorted(offers, key=lambda pair: predicted(structure.task, pair, model, spec))
-        few = shortlisted(structure.task, offers, model, spec, settings)
+        (few,) = shortlisted({"": structure.task}, {"": offers}, model, spec, settings).values()
         kernels.update(offer.provider for _, offer in few)
         us = {key: structure.took(offer.provider, key) for (_, offer), key in structure.each()}
         left = [us[key] for pair, key in structure.each() if pair in few]

@@ -25,6 +25,7 @@ from anabranch.cli.app import app
 from anabranch.deadline import EFFORTS, EffortSettings
 from anabranch.options import PREFIX, SYSTEMS, Options
 from anabranch.tuning.launch.pdl import EVERY
+from anabranch.tuning.shortlist import FEWEST_TILES
 
 INTRODUCTION = f"""# Options
 
@@ -80,8 +81,8 @@ def _tried(settings: EffortSettings) -> Iterator[str]:
     """The cells of an effort."""
     few, engines = settings.generated, settings.engines
     kernels = "all that are offered" if few is None else f"{few} of a template for a structure"
-    if settings.gain > 0:
-        kernels += f", if predicted to save {settings.gain:.0%} of ATen's time"
+    if settings.together is not None:
+        kernels += f"; fewer where all are more than {settings.together}, {FEWEST_TILES} at least"
     yield kernels
     near = f"if predicted within {engines:g} times the generated kernels"
     yield "all" if engines == math.inf else near if engines else "none"

@@ -14,9 +14,9 @@ table, `TIME`, each with its reason. Whoever needs another one in a test replace
 
 How much of a compilation's time a user buys is one of three settings, rows of `EFFORTS`:
 
-    fast      one cut into launches, chosen by predicted times; two tiles of a template at most for
-              each structure, where they are predicted to beat ATen clearly; no search, two
-              schedulers, one mode of dependent launch
+    fast      one cut into launches, chosen by predicted times; as many tiles of a template for each
+              structure as make no more than 64 kernels, two to eight; no search, two schedulers,
+              one mode of dependent launch
     default   eight tiles of a template for each structure, engines of libraries where they may win;
               three modes; a search stops where it is promised less than noise
     max       everything that may be faster is tried
@@ -264,9 +264,10 @@ class EffortSettings:
     options: what it sets of other options, unless they are given.
     generated: kernels of one structure and template that are generated and tried, at most, in the
         order in which they are offered; None for as many as there is room for.
+    together: generated kernels of all structures that are decided together, at most, as long as
+        that leaves two for each template of a structure.
     engines: engines of a library, which must be built, are not tried where they are predicted to
         take more than so many times what the fastest generated kernel is.
-    gain: generated kernels are tried where they are predicted to save this part of what ATen takes.
     one_cut: of the ways to cut a graph into launches one is chosen by predicted times, before any
         kernel is built, and nothing is computed again or written in place of a concatenation.
     every_scheduler: all that `scheduler="best"` has, and not the two that need no time.
@@ -283,8 +284,8 @@ class EffortSettings:
 
     options: tuple[tuple[str, str], ...] = ()
     generated: int | None = None
+    together: int | None = None
     engines: float = math.inf
-    gain: float = -math.inf
     one_cut: bool = False
     every_scheduler: bool = True
     modes: int | None = None
@@ -300,9 +301,9 @@ EFFORTS: Mapping[Effort, EffortSettings] = MappingProxyType(
     {
         Effort.FAST: EffortSettings(
             options=(("search", "none"), ("horizontal_fusion", "none"), ("pdl", "uniform")),
-            generated=2,
+            generated=8,
+            together=64,
             engines=0.0,
-            gain=0.1,
             one_cut=True,
             every_scheduler=False,
             modes=1,

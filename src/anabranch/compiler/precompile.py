@@ -11,7 +11,7 @@ of what is merged while that is faster, and of the equal graphs that a search tr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,6 +23,7 @@ from anabranch.trace import Trace
 from anabranch.tuning.build import tuner_of
 from anabranch.tuning.job import Job
 from anabranch.tuning.select import candidates
+from anabranch.tuning.shortlist import shortlist_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,9 @@ def precompile_kernels(job: Job) -> PrecompileCounts:
     _check(job, tuner.generates, spec)
     graph = compile_model(job, stop_after="rewrite")
     cuts = tuner.cuts(graph, Trace(quiet=True))
-    offered = candidates(cuts, spec, tuner.providers, tuner.most, tuner.shortlist)
+    # Of how many structures the cut consists that will be taken is not known here.
+    shortlist = shortlist_of(job.target, replace(tuner.effort, together=None))
+    offered = candidates(cuts, spec, tuner.providers, tuner.most, shortlist)
     kernels = [kernel for kernel in offered if kernel.provider == "triton"]
     triton = Triton(torch.device("cpu"), spec.capability)
     try:

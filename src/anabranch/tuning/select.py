@@ -128,7 +128,7 @@ def candidates(
     """All kernels that `select_all` would try for these cuts if it knew nothing."""
     groups = [_alike(cut) for cut in cuts]
     first = _firsts(groups)
-    every = {key: shortlist(task, _offers(task, spec, providers)) for key, task in first.items()}
+    every = shortlist(first, {key: _offers(task, spec, providers) for key, task in first.items()})
     offers = within(every, most, partial(_importance, first, _counts(groups), spec))
     return [kernel.write() for offer in offers.values() for _, kernel in offer]
 
@@ -247,10 +247,8 @@ def _written(
 ) -> dict[str, list[tuple[int, Kernel]]]:
     """What is tried for these structures, each with the position of its provider. Texts are written
     of no more than that: of a large network two thirds of what is offered are not kept."""
-    every = {
-        key: config.shortlist(task, _offers(task, config.spec, config.providers))
-        for key, task in fresh.items()
-    }
+    offers = {key: _offers(task, config.spec, config.providers) for key, task in fresh.items()}
+    every = config.shortlist(fresh, offers)
     kept = within(every, config.most, partial(_importance, fresh, counts, config.spec))
     return {key: [(maker, offer.write()) for maker, offer in few] for key, few in kept.items()}
 

@@ -4,17 +4,18 @@
     --> aten, the first eight tiles of each template; no engine, since none is near these
 
 A call of ATen needs no building and is always tried. Generated kernels are taken in the order in
-which their templates offer them; whether they are tried at all, and engines beside them, a model of
-kernel times says, which was fitted to recorded timings of an H200. On another GPU it is told that
-one's bandwidth, peak and multiprocessors; what it has not learned is tried. How well that chooses:
-`docs/decisions/measuring.md`.
+which their templates offer them, so many of each, and so many of all. Engines beside them are tried
+where a model of kernel times has them near, which was fitted to recorded timings of an H200. On
+another GPU it is told that one's bandwidth, peak and multiprocessors; what it has not learned is
+tried. Generated kernels are not left out by that model: it has library calls off by factors of two.
+How well all that chooses: `docs/decisions/measuring.md`.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -30,17 +31,20 @@ from anabranch.targets.sim.target import PROFILES, SUFFIX, model_path
 
 Offers = list[tuple[int, KernelOffer]]
 """Kernels that need not be written yet, each with the position of its provider."""
-Shortlist = Callable[[Task, Offers], Offers]
-"""Those of the offers that are tried, in the same order."""
+Shortlist = Callable[[Mapping[str, Task], Mapping[str, Offers]], dict[str, Offers]]
+"""Of structures that are decided together, by their texts, those of the offers that are tried, in
+the same order."""
 LEARNED_FROM = f"h200{SUFFIX}"
 """The shipped profile whose model of kernels says what one on a real GPU is expected to take."""
 CALLED = "aten"
 """The provider whose kernels need no building."""
+FEWEST_TILES = 2
+"""Of a template for a structure, however many structures there are."""
 
 
-def all_offers(task: Task, offers: Offers) -> Offers:
+def all_offers(tasks: Mapping[str, Task], offers: Mapping[str, Offers]) -> dict[str, Offers]:
     """Every kernel."""
-    return offers
+    return dict(offers)
 
 
 def shortlist_of(target: Target, settings: EffortSettings) -> Shortlist:
@@ -99,45 +103,64 @@ class UnwrittenKernels:
         return Kernel(GENERATED, name, task.body, variant, writes_out=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Predicted:
-    """An offer with the position of its provider, and microseconds, None where nobody knows."""
-
-    maker: int
-    offer: KernelOffer
-    us: float | None
-
-
 def shortlisted(
+    tasks: Mapping[str, Task],
+    offers: Mapping[str, Offers],
+    model: FittedKernels,
+    spec: TargetSpec,
+    settings: EffortSettings,
+) -> dict[str, Offers]:
+    """The offers that are tried for the tasks, engines by what this model says of kernels."""
+    near = {key: _near(tasks[key], each, model, spec, settings) for key, each in offers.items()}
+    most = _tiles(near.values(), settings)
+    return near if most is None else {key: _first(each, most) for key, each in near.items()}
+
+
+def _near(
     task: Task, offers: Offers, model: FittedKernels, spec: TargetSpec, settings: EffortSettings
 ) -> Offers:
-    """The offers that are tried for the task, by what this model says of its kernels."""
-    each = [_Predicted(maker, o, _us(task, o, model, spec)) for maker, o in offers]
-    best = _least([guess for guess in each if guess.offer.generated])
-    plain = _least([guess for guess in each if _called(guess)])
-    hopeless = best is not None and plain is not None and best > (1 - settings.gain) * plain
+    """Without engines that are predicted to be far from the fastest generated kernel."""
+    if settings.engines == math.inf:
+        return offers
+    generated = [_us(task, offer, model, spec) for _, offer in offers if offer.generated]
+    known = [us for us in generated if us is not None]
+    if not known or len(known) < len(generated):  # the fastest may take any time
+        return offers
+    most = settings.engines * min(known)
+
+    def tried(offer: KernelOffer) -> bool:
+        if offer.generated or offer.provider == CALLED:
+            return True
+        us = _us(task, offer, model, spec)
+        return us is None or us <= most
+
+    return [(maker, offer) for maker, offer in offers if tried(offer)]
+
+
+def _tiles(offers: Iterable[Offers], settings: EffortSettings) -> int | None:
+    """How many of each template a structure may try, None for all."""
+    most, together = settings.generated, settings.together
+    counts = [count for each in offers for count in _by_template(each).values()]
+    if together is not None:
+        most = max(counts, default=0) if most is None else most
+        while most > FEWEST_TILES and sum(min(count, most) for count in counts) > together:
+            most -= 1
+    return most
+
+
+def _by_template(offers: Offers) -> Counter[str]:
+    return Counter(offer.name for _, offer in offers if offer.generated)
+
+
+def _first(offers: Offers, most: int) -> Offers:
+    """So many generated kernels of each template, and all others."""
     count: Counter[str] = Counter()
 
-    def tried(guess: _Predicted) -> bool:
-        if _called(guess):
-            return True
-        if guess.offer.generated:
-            count[guess.offer.name] += 1
-            few = settings.generated is None or count[guess.offer.name] <= settings.generated
-            return few and not hopeless
-        return best is None or guess.us is None or guess.us <= settings.engines * best
+    def tried(offer: KernelOffer) -> bool:
+        count[offer.name] += offer.generated
+        return not offer.generated or count[offer.name] <= most
 
-    return [(guess.maker, guess.offer) for guess in each if tried(guess)]
-
-
-def _called(guess: _Predicted) -> bool:
-    return guess.offer.provider == CALLED
-
-
-def _least(predicted: Sequence[_Predicted]) -> float | None:
-    """The least time of these; None where there are none, or one is not known: it may be any."""
-    times = [guess.us for guess in predicted if guess.us is not None]
-    return min(times) if times and len(times) == len(predicted) else None
+    return [(maker, offer) for maker, offer in offers if tried(offer)]
 
 
 def _us(task: Task, offer: KernelOffer, model: FittedKernels, spec: TargetSpec) -> float | None:
