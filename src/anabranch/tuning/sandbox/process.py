@@ -100,7 +100,8 @@ class OtherSandboxes(Protocol):
 
 class SandboxProcess:
     """At most one process at a time; it ends with the block. On a simulated target there is none.
-    `start`: what it runs first; `others`: who helps."""
+    `start`: what it runs first; `others`: who helps; `unheard`: answers on the way that nobody
+    waits for yet."""
 
     def __init__(
         self,
@@ -111,6 +112,7 @@ class SandboxProcess:
     ) -> None:
         self._target, self._cache, self._start, self.others = target, cache, start, others
         self.process: Process | None = None
+        self.unheard = 0
 
     def __enter__(self) -> Self:
         return self
@@ -167,7 +169,7 @@ class SandboxProcess:
         """End the process, if there is one; the next use starts another."""
         if self.process is not None:
             end([self.process])
-            self.process = None
+            self.process, self.unheard = None, 0
 
 
 def _widen(process: Process) -> None:
