@@ -18,7 +18,7 @@ How much of a compilation's time a user buys is one of three settings, rows of `
               structure as make no more than 64 kernels, two to eight; no search, two schedulers,
               one mode of dependent launch
     default   eight tiles of a template for each structure, engines of libraries where they may win;
-              three modes; a search stops where it is promised less than noise
+              three modes, one for all kernels; a search stops where it is promised less than noise
     max       everything that may be faster is tried
 
 Whatever is used was verified in all three: effort says how much is tried, not how it is judged.
@@ -273,7 +273,6 @@ class EffortSettings:
     every_scheduler: all that `scheduler="best"` has, and not the two that need no time.
     modes: of the modes of dependent launch, which are ordered by how often they win, the first so
         many are tried; None for all.
-    modes_s: seconds in which a mode of its own is looked for for each kernel, at most.
     carveouts: other parts of shared memory than all are tried.
     promise: the part of the time that a candidate of a search must be predicted to save, to be run.
     stops: a search ends where all parts of the graph together are promised to save less than that.
@@ -289,7 +288,6 @@ class EffortSettings:
     one_cut: bool = False
     every_scheduler: bool = True
     modes: int | None = None
-    modes_s: float = math.inf
     carveouts: bool = True
     promise: float = 0.005
     stops: bool = False
@@ -311,10 +309,10 @@ EFFORTS: Mapping[Effort, EffortSettings] = MappingProxyType(
             race=0.2,
         ),
         Effort.DEFAULT: EffortSettings(
+            options=(("pdl", "uniform"),),
             generated=8,
             engines=1.3,
             modes=3,
-            modes_s=3.0,
             promise=0.02,
             stops=True,
             own_modes=False,

@@ -327,7 +327,6 @@ def launched(job: Job, built: BuiltPlan, plan: Plan) -> tuple[Plan, Cost | None]
         until = job.deadline
         if options.budget is None:
             until = until.within(max(0.0, TIME.pdl_per_kernel_end_s - job.taken))
-        until = until.within(tried.modes_s)
     others, modes = [], modes_of(options)
     if (
         options.scheduler == "best"
