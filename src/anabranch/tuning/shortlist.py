@@ -123,10 +123,10 @@ def _near(
     if settings.engines == math.inf:
         return offers
     generated = [_us(task, offer, model, spec) for _, offer in offers if offer.generated]
-    known = [us for us in generated if us is not None]
-    if not known or len(known) < len(generated):  # the fastest may take any time
+    predicted = [us for us in generated if us is not None]
+    if not predicted or len(predicted) < len(generated):  # the fastest may take any time
         return offers
-    most = settings.engines * min(known)
+    most = settings.engines * min(predicted)
 
     def tried(offer: KernelOffer) -> bool:
         if offer.generated or offer.provider == CALLED:
