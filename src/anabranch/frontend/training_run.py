@@ -32,6 +32,7 @@ from anabranch.frontend.library_switches import libraries_off
 from anabranch.frontend.mode_queries import check_seeds, unsettled
 from anabranch.frontend.observe import observe
 from anabranch.frontend.optimizer import step_on
+from anabranch.frontend.python_checks import checks_by_operators
 from anabranch.frontend.source import raised_at
 from anabranch.frontend.state import tensors_of
 from anabranch.frontend.surroundings import Surroundings
@@ -142,6 +143,7 @@ def run_on(
                 checkpoints_computed_once(draws),
                 writes,
                 draws.told_to(writes),
+                checks_by_operators(),
             ):
                 returned = training.loss_fn(training.model, *batch)
             if any(parameter.grad is not None for parameter in leaf.values()):

@@ -21,12 +21,14 @@ import torch
 from torch import Tensor, fx
 
 from anabranch.frontend.source import origin
+from anabranch.ir import custom_ops
 from anabranch.ir.graph import Arg, Ref
 from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import ValueCheck
 
 LINALG, ASSERT, SCALAR = "aten._linalg_check_errors", "aten._assert_async", "aten._assert_scalar"
-CHECKS = frozenset((LINALG, ASSERT, SCALAR))
+OF_PYTHON = packet_name(custom_ops.CHECK)
+CHECKS = frozenset((LINALG, ASSERT, SCALAR, OF_PYTHON))
 """Operators that raise for some values, and give nothing."""
 ITEMS = frozenset(("aten._local_scalar_dense.default", "aten.item.default"))
 COMPUTED: dict[Any, tuple[str, str]] = {
@@ -53,6 +55,7 @@ WRITTEN = (
 
 # Torch 2.11 leaves this one out of a graph, for nothing reads what it gives.
 torch.fx.has_side_effect(torch.ops.aten._linalg_check_errors.default)
+torch.fx.has_side_effect(custom_ops.OPS.check.default)
 
 Step = Callable[..., Ref]
 """step(node, op, source, *rest, **kwargs): one more node of the graph under construction."""
@@ -103,7 +106,8 @@ class CheckedValues:
             self._keep(node, subject, "true", value)
         else:
             value = self.values.get(subject) if isinstance(subject, fx.Node) else None
-            self._keep(node, subject, "linalg" if name == LINALG else "assert", value, text)
+            kinds = {LINALG: "linalg", OF_PYTHON: "true"}
+            self._keep(node, subject, kinds.get(name, "assert"), value, text)
 
     def _keep(self, node: fx.Node, subject: Any, kind: Any, value: Arg, text: str = "") -> None:
         ref = value if isinstance(value, Ref) else None
@@ -188,4 +192,4 @@ def _make(check: ValueCheck, value: Tensor) -> None:
     elif check.kind == "assert":
         aten._assert_async.msg(value, check.text or FAILS)
     elif not value.item():
-        raise RuntimeError(f"{FAILS} ({check.origin})" if check.origin else FAILS)
+        raise RuntimeError(check.text or (f"{FAILS} ({check.origin})" if check.origin else FAILS))

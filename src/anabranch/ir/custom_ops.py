@@ -6,13 +6,15 @@
     anabranch.uniform(random, number, shape)        random numbers in [0, 1), which are counted
     anabranch.to_contiguous(x)                      x.to(memory_format=torch.contiguous_format)
     anabranch.bernoulli_like(x, p)                  0 and 1, drawn in the order of the memory of x
+    anabranch.check(truth, text)                    a RuntimeError of this text where it is false
     anabranch.scaled_dot_product_forward(q, ...)    attention and its backward (`attention_ops`)
 
 No model calls them: rewriting puts the first where a model spells the same out, step by step,
 and the third in place of a sum of products; `frontend.backward` the second where a training step
 has the backward of a convolution, and the last where it has attention, and `frontend.draws` the
 fourth where it draws. `frontend.ordered_draws` puts bernoulli_like where a model calls bernoulli_,
-and `frontend.contiguous_calls` to_contiguous into programs, not graphs.
+`frontend.contiguous_calls` to_contiguous and `frontend.python_checks` check into programs, not
+graphs.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ WIDE_MM = "anabranch.wide_mm.default"
 UNIFORM = "anabranch.uniform.default"
 TO_CONTIGUOUS = "anabranch.to_contiguous.default"
 BERNOULLI_LIKE = "anabranch.bernoulli_like.default"
+CHECK = "anabranch.check.default"
 ATTENTION, ATTENTION_BACKWARD = attention_ops.FORWARD, attention_ops.BACKWARD
 ALL = frozenset(
     {
@@ -206,12 +209,24 @@ def to_contiguous(x: Tensor) -> Tensor:
     return x.clone() if result.stride() == x.stride() else result
 
 
+def check(truth: Tensor, text: str) -> None:
+    """RuntimeError of this text unless the one truth holds."""
+    if not truth.item():
+        raise RuntimeError(text)
+
+
+def _shape_of_check(truth: Tensor, text: str) -> None:
+    if truth.numel() != 1:
+        raise RuntimeError(f"a check is of one truth, and not of {list(truth.shape)}")
+
+
 SCHEMAS: tuple[str, ...] = (
     "recurrence(Tensor x, Tensor factor, Tensor? first, int dim) -> Tensor",
     "conv_weight_grad(Tensor grad, Tensor x, int[] size, int[] stride, int[] padding, "
     "int[] dilation, int groups) -> Tensor",
     "wide_mm(Tensor a, Tensor b) -> Tensor",
     "to_contiguous(Tensor x) -> Tensor",
+    "check(Tensor truth, str text) -> ()",
     "uniform(Tensor random, int number, int[] shape) -> Tensor",
     *attention_ops.SCHEMAS,
 )
@@ -225,6 +240,7 @@ IMPLEMENTED: dict[str, tuple[Any, Any]] = {
     "wide_mm": (wide_mm, _shape_of_wide_mm),
     "uniform": (uniform, _shape_of_uniform),
     "to_contiguous": (to_contiguous, to_contiguous),
+    "check": (check, _shape_of_check),
     "bernoulli_like": (bernoulli_like, _shape_of_bernoulli_like),
     "scaled_dot_product_forward": (attention_ops.forward, attention_ops.shape_of_forward),
     "scaled_dot_product_backward": (attention_ops.backward, attention_ops.shape_of_backward),
