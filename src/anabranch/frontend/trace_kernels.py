@@ -22,6 +22,8 @@ from torch._C import DispatchKey
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 from anabranch.frontend.byte_images import byte_image_kernels
+from anabranch.frontend.covariance import cov
+from anabranch.frontend.diagonals import fill_diagonal_
 from anabranch.frontend.margin_losses import MARGIN_LOSSES
 from anabranch.frontend.ordered_draws import DRAWN_IN_ROWS, DRAWS, applies, in_rows
 from anabranch.frontend.value_checks import one_hot
@@ -64,8 +66,12 @@ def own_kernels() -> Iterator[None]:
 @functools.cache
 def _own() -> TraceKernels:
     composite = DispatchKey.CompositeImplicitAutograd
-    checks = {aten.one_hot.default: {composite: one_hot}}
-    absent = {op: by for op, by in checks.items() if composite not in op.py_kernels}
+    composites: dict[Any, dict[DispatchKey, Callable[..., Any]]] = {
+        aten.one_hot.default: {composite: one_hot},
+        aten.cov.default: {composite: cov},
+        aten.fill_diagonal_.default: {composite: fill_diagonal_},
+    }
+    absent = {op: by for op, by in composites.items() if composite not in op.py_kernels}
     draws = {op: {key: functools.partial(_drawn, op, key)} for op in DRAWS for key in [_key(op)]}
     rows = {op: {DispatchKey.Meta: in_rows} for op in DRAWN_IN_ROWS}
     return {**LEFT_WHOLE, **MARGIN_LOSSES, **byte_image_kernels(), **absent, **draws, **rows}
