@@ -48,6 +48,7 @@ from anabranch.frontend.memory import sharing
 from anabranch.frontend.strided import STRIDED
 from anabranch.frontend.surroundings import defaults
 from anabranch.frontend.trace_kernels import own_kernels
+from anabranch.integrations.double_backward import twice_refused
 from anabranch.integrations.symbolic import SymbolicCalls
 from anabranch.integrations.tokens import beside_tokens, without_first_inputs, without_tokens
 from anabranch.integrations.training_pass import TrainingPass
@@ -103,7 +104,7 @@ def anabranch_backend(
 
     leave_out_idle_dropout(module.graph)
     module.recompile()
-    writes = [False]
+    writes, trained = [False], [False]
     shared = sharing(example_inputs)
 
     def inference(graph: fx.GraphModule, fakes: Sequence[Any]) -> Boxed:
@@ -113,7 +114,7 @@ def anabranch_backend(
         return beside_tokens(_Lazy(graph, static, chosen), count)
 
     def forward(graph: fx.GraphModule, fakes: Sequence[Any]) -> Boxed:
-        writes[0] = _writes_to_inputs()
+        writes[0], trained[0] = _writes_to_inputs(), True
         call_forms(graph.graph)
         count, static = _without_tokens(graph)
         written = () if count else _inputs_written_to()
@@ -135,6 +136,8 @@ def anabranch_backend(
     # `call_forms` reads the first version.
     with own_kernels(), inductor_config.patch(enable_auto_functionalized_v2=False):
         compiled: Callable[..., Any] = backend(module, example_inputs)
+    if trained[0]:
+        compiled = twice_refused(compiled)
     return _guarded(compiled, module, shared) if writes[0] else compiled
 
 
