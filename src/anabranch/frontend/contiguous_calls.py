@@ -156,5 +156,7 @@ def _long(tensor: Any) -> bool:
 
 
 def several(tensor: Any) -> bool:
-    """Whether it may lie in several ways: two of its axes are longer than one."""
-    return isinstance(tensor, Tensor) and sum(size != 1 for size in tensor.shape) > 1
+    """Whether it may lie in several ways: two of its axes are longer than one, or may be."""
+    if not isinstance(tensor, Tensor):
+        return False
+    return sum(type(size) is not int or size != 1 for size in tensor.shape) > 1

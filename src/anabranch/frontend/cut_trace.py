@@ -60,6 +60,7 @@ from anabranch.frontend.export_patches import (
     numbers_kept,
     quiet,
 )
+from anabranch.frontend.kept_layouts import KeptLayouts
 from anabranch.frontend.number_texts import texts_of_values
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import decompositions
@@ -203,7 +204,7 @@ class _SymbolicTrace:
 
         def whole(*values: Tensor) -> Any:
             laid = LaidByCopies(cutting.marked)
-            with cutting, ByNumbers(refuse=True), laid, DropoutByParts():
+            with cutting, KeptLayouts(), ByNumbers(refuse=True), laid, DropoutByParts():
                 return functionalize(self._call)(*values)
 
         with (

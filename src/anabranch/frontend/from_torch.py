@@ -43,7 +43,7 @@ from anabranch.frontend.export_patches import (
     quiet,
 )
 from anabranch.frontend.idle_dropout import IdleDropout
-from anabranch.frontend.kept_layouts import keep_layouts
+from anabranch.frontend.kept_layouts import KeptLayouts
 from anabranch.frontend.layout_aliases import layout_guards, value_guards, written_by_strides
 from anabranch.frontend.memory import near
 from anabranch.frontend.number_texts import texts_of_values
@@ -107,7 +107,6 @@ def capture(
         line = written_by_strides(program)
         if line is None:
             copy_contiguous(program)
-        keep_layouts(program)
         with trace.stage("frontend.decompose"):
             try:
                 program, graph = _functional(program, under)
@@ -216,6 +215,7 @@ def _recording(
         as_in_eager(),
         attention_by_operators(),
         last_states_shaped(),
+        KeptLayouts(),
         PlacesByOperators(),
         SharedOperands(),
         ContiguousByOperator(),

@@ -45,7 +45,7 @@ class WrittenByStrides(TorchFunctionMode):
     def __init__(self, fixed: Iterable[Tensor]) -> None:
         super().__init__()
         self.line: str | None = None
-        self._fixed = {_memory(each) for each in fixed}
+        self._fixed = {memory_of(each) for each in fixed}
         self._pairs: list[_Pair] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -63,11 +63,11 @@ class WrittenByStrides(TorchFunctionMode):
         schema = getattr(func, "_schema", None)
         for argument, value in zip(getattr(schema, "arguments", ()), args, strict=False):
             written = argument.alias_info is not None and argument.alias_info.is_write
-            if written and isinstance(value, Tensor) and self._reaches(_memory(value)):
+            if written and isinstance(value, Tensor) and self._reaches(memory_of(value)):
                 self.line = running_at()
 
     def _note(self, source: Tensor, result: Tensor) -> None:
-        if _memory(source) not in self._fixed:
+        if memory_of(source) not in self._fixed:
             viewed = source._base is not None
             self._pairs.append(_Pair(weakref.ref(source), weakref.ref(result), viewed))
 
@@ -78,12 +78,12 @@ class WrittenByStrides(TorchFunctionMode):
             source, result = pair.source(), pair.result()
             if result is None or (source is None and not pair.viewed):
                 continue
-            if memory in {_memory(each) for each in (source, result) if each is not None}:
+            if memory in {memory_of(each) for each in (source, result) if each is not None}:
                 return True
         return False
 
 
-def _memory(tensor: Tensor) -> int:
+def memory_of(tensor: Tensor) -> int:
     """What the tensor has its storage known by; 0 where it has none, as sparse ones, or none to
     tell, as those within vmap."""
     if tensor.layout is not torch.strided:
