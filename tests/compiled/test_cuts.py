@@ -293,6 +293,19 @@ def test_an_input_may_be_written_to() -> None:
     assert not torch.equal(mine, x)
 
 
+def test_calls_differ_where_the_example_repeats_itself() -> None:
+    def model(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.clone(), torch.sin(x * x.sum().item()).relu()
+
+    rows = torch.arange(1.0, 7).view(6, 1).expand(6, 4)
+    windows = torch.arange(1.0, 10).unfold(0, 4, 1)
+    other = torch.arange(24.0).view(6, 4)
+    for example in (rows, windows):
+        fast = anabranch.compile(model, (example,), target="cpu", unseen="refuse", **QUICK)
+        for x in (example, other):
+            torch.testing.assert_close(fast(x), model(x))
+
+
 def test_weights_are_held_once() -> None:
     model = net(Numbered)
     fast = compiled(model, rows())

@@ -72,6 +72,7 @@ from anabranch.frontend.state import state_place, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral
 from anabranch.frontend.tensor_places import PlacesByOperators
 from anabranch.frontend.trace_kernels import own_kernels
+from anabranch.ir.types import overlaps, type_of
 
 aten = torch.ops.aten
 SYMBOLIC: Any = torch.fx.experimental._config
@@ -196,8 +197,7 @@ class _SymbolicTrace:
         self, answers: Sequence[ValueAnswer], results: Any, states: Collection[str]
     ) -> CutTrace:
         """The graph, checks and common subexpressions seen to."""
-        # Of a call's tensors a way reads the numbers, not what is conjugated when it is read.
-        called = (self.leaves[i].resolve_conj().resolve_neg() for i in self.tensor_leaves)
+        called = (_read(self.leaves[i]) for i in self.tensor_leaves)
         tensors = [*self.state.values(), *called]
         fakes = [self.fake.from_tensor(_plain(tensor), static_shapes=True) for tensor in tensors]
         cutting = _Cutting(self.fake, self.shapes, answers)
@@ -291,6 +291,15 @@ class _SymbolicTrace:
                     f"{parameters[first.idx] if first.idx < len(parameters) else 'input'}{rest}"
                 )
         return names
+
+
+def _read(tensor: Tensor) -> Tensor:
+    """A tensor of a call as a way reads it: its numbers, not what is conjugated when it is read,
+    and each element in memory of its own, for those of another call may all differ."""
+    tensor = tensor.resolve_conj().resolve_neg()
+    return (
+        tensor.clone(memory_format=torch.contiguous_format) if overlaps(type_of(tensor)) else tensor
+    )
 
 
 def _plain(tensor: Tensor) -> Tensor:
