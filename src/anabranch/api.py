@@ -201,7 +201,9 @@ def compile_step(
         scaler: Scale the loss and divide gradients by the scale, and update nothing where one is
             not finite, as `torch.amp.GradScaler` does. Its scale is kept up to date; do not call
             its methods beside.
-        keep_grad: Leave the gradients of each update (scaled back and clipped) in `.grad`.
+        keep_grad: Leave the gradients of each update (scaled back and clipped) in `.grad` of the
+            parameters of the optimizer. No others are computed: a parameter that requires a
+            gradient and that the optimizer has not keeps its `.grad`, where `backward()` adds to it.
         changing: Settings of the optimizer, beside the learning rate, that change while it trains:
             of `"momentum"`, `"betas"` and `"weight_decay"`, for SGD, RMSprop, Adam and AdamW. What
             a schedule cycles that was made before is found by itself.

@@ -172,6 +172,23 @@ def test_other_forms_of_batches_and_other_settings() -> None:
         step(x, t)
 
 
+def test_gradients_are_kept_of_what_the_optimizer_has() -> None:
+    model, _, other, _ = twins(lambda p: torch.optim.SGD(p, lr=0.1))
+    first = [name for name, _ in model.named_parameters() if name.startswith("0.")]
+    optimizer = torch.optim.SGD([model.get_parameter(name) for name in first], lr=0.1)
+    step, (x, t) = step_of(model, optimizer, keep_grad=True), batches(1)[0]
+    marked = model.get_parameter("4.bias")
+    marked.grad = torch.ones_like(marked)
+    backward(loss_of(other, x, t))
+    step(x, t)
+    for name, parameter in model.named_parameters():
+        if name in first:
+            torch.testing.assert_close(parameter.grad, other.get_parameter(name).grad)
+        elif parameter is not marked:
+            assert parameter.grad is None
+    torch.testing.assert_close(marked.grad, torch.ones_like(marked))
+
+
 def test_parameters_that_are_frozen_or_unfrozen_later_are_refused() -> None:
     """A plan would go on training the one, and never train the other."""
     model, optimizer, other, theirs = twins(lambda p: torch.optim.SGD(p, lr=1e-2))
