@@ -294,8 +294,9 @@ def test_an_input_may_be_written_to() -> None:
 
 
 def test_calls_differ_where_the_example_repeats_itself() -> None:
-    def model(x: Tensor) -> tuple[Tensor, Tensor]:
-        return x.clone(), torch.sin(x * x.sum().item()).relu()
+    def model(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        scale = x.sum().item()
+        return x.clone(), torch.sin(x.exp() * scale).relu(), torch.cos(x + 1)
 
     rows = torch.arange(1.0, 7).view(6, 1).expand(6, 4)
     windows = torch.arange(1.0, 10).unfold(0, 4, 1)
