@@ -33,7 +33,6 @@ from anabranch.trace import Trace, stage_seconds
 from anabranch.tuning.build import (
     BuiltPlan,
     build_on_trial,
-    compile_modes,
     launched,
     simplified,
     tuner_of,
@@ -125,7 +124,6 @@ class CandidateEvaluator:
 
     def _found_mode(self, plan: BuiltPlan) -> PdlMode | None:
         packed, job = plan.packer.plan(plan.choice.schedule), self._job
-        compile_modes(job, packed.tasks)
         tried = modes_of(job.options)
         return mode_of(packed, job.target, job.cache, self.child_job.trace, tried)[0]
 

@@ -23,7 +23,6 @@ from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import ANY_STREAMS, Cost, Costs
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import Kernel, Task, TaskGraph
-from anabranch.ir.variant import PdlMode
 from anabranch.kernels.overwritable import overwritable
 from anabranch.memory import pack
 from anabranch.memory.packer import Packer
@@ -45,7 +44,6 @@ from anabranch.tuning.launch.pdl import (
     USUAL,
     WAITED,
     compiling,
-    in_every_mode,
     launched_in,
     modes_of,
     supports_pdl,
@@ -229,9 +227,6 @@ def fastest_of(
     aside = job.trace.child()
     if job.sandbox is not None and job.sandbox.others is not None:
         job.sandbox.others.compiled(aside, Deadline.after(0.0))  # as much as they have by now
-    elif mode is not None:
-        for tasks, _ in plans:
-            compile_modes(job, tasks, (mode,))
     race_costs = tried[0].costs.race(launched_in(mode, plans, job.target, job.cache, aside))
     best = fastest(race_costs)
     for way, plan, cost in zip(ways, tried, race_costs, strict=True):
@@ -385,15 +380,6 @@ def schedule_seconds(trace: Trace) -> float:
             else:
                 longest, waited = max(longest, seconds - waited), 0.0
     return longest
-
-
-def compile_modes(job: Job, tasks: TaskGraph, modes: Sequence[PdlMode] | None = None) -> None:
-    """Have the kernels in the cache in these modes, None for all that are tried: compilers are at
-    hand in the sandbox, and would have to be started in this process."""
-    off = job.options.pdl == "off" or not supports_pdl(tasks, job.target)
-    if job.sandbox is not None and job.cache is not None and not off:
-        asked = modes_of(job.options) if modes is None else modes
-        _compile_ahead(job, job.sandbox, in_every_mode(tasks, asked))
 
 
 def _compile_ahead(job: Job, sandbox: SandboxProcess, kernels: Sequence[Kernel]) -> None:

@@ -52,9 +52,9 @@ from anabranch.tuning.conv_merge import merged
 from anabranch.tuning.cut_choice import SelectionVariant, faster_of_two, fastest_cut
 from anabranch.tuning.decisions import NOWHERE, Decision, Memory
 from anabranch.tuning.joint_offers import Offers, Sharing
-from anabranch.tuning.launch.pdl import generated, in_every_mode, modes_of, supports_pdl
+from anabranch.tuning.launch.pdl import generated, modes_of, supports_pdl
 from anabranch.tuning.recompute_trials import with_again
-from anabranch.tuning.sandbox.client import SandboxClient, begin_compiling
+from anabranch.tuning.sandbox.client import SandboxClient
 from anabranch.tuning.sandbox.process import SandboxProcess
 from anabranch.tuning.select import (
     MOST_KERNELS,
@@ -167,7 +167,7 @@ class Tuner:
             if self.effort.one_cut and self.generates:
                 cuts = [self._foreseen(cuts, config, trace)]
             ways = select_all(cuts, config, trace)
-            self._compile_elsewhere(ways)
+            self._compile_modes(ways)
             if not self.generates or self.options.scheduler in MERGING or self.effort.one_cut:
                 told = trace.child()
                 variants = [SelectionVariant(fastest_cut(ways, costs.task, told), told)]
@@ -194,28 +194,16 @@ class Tuner:
                 for way in variants
             ]
 
-    def _compile_elsewhere(self, ways: Sequence[Selection]) -> None:
+    def _compile_modes(self, ways: Sequence[Selection]) -> None:
         """Have workers compile the kernels that were chosen in the modes in which whole plans will
         be timed, while this process tries other cuts of concatenations and compares selections."""
         others = self.sandbox.others if self.sandbox is not None else None
-        chosen = {structure_text(t.body): t for way in ways for t in way.tasks.tasks}
-        whole = self._in_modes(list(chosen.values()))
-        if others is not None and whole is not None:
-            others.compile(whole.tasks, modes_of(self.options))
-
-    def _compile_likely(self, tasks: Sequence[Task]) -> None:
-        """The same by the compilers of this process's own sandbox, where there are no workers, for
-        kernels that will most likely be chosen, while these are timed and checked."""
-        sandbox, whole = self.sandbox, self._in_modes(tasks)
-        if sandbox is None or sandbox.others is not None or self.cache is None or whole is None:
+        if others is None or self.options.pdl == "off" or self.until.over():
             return
-        begin_compiling(in_every_mode(whole, modes_of(self.options)), sandbox)
-
-    def _in_modes(self, tasks: Sequence[Task]) -> TaskGraph | None:
-        """Those whose kernels are launched in several modes, None if none will be."""
-        whole = TaskGraph("modes", (), (), tuple(filter(generated, tasks)), (), ())
-        off = self.options.pdl == "off" or self.until.over()
-        return None if off or not supports_pdl(whole, self.target) else whole
+        chosen = {structure_text(t.body): t for way in ways for t in way.tasks.tasks}
+        whole = replace(ways[0].tasks, tasks=tuple(filter(generated, chosen.values())))
+        if supports_pdl(whole, self.target):
+            others.compile(whole.tasks, modes_of(self.options))
 
     def _foreseen(
         self, cuts: Sequence[TaskGraph], config: SelectionConfig, trace: Trace
@@ -291,9 +279,7 @@ class Tuner:
         return SelectionConfig(
             self.target.spec,
             self.providers,
-            sandboxed.before(
-                costs.trial, partial(check_ahead, check=check), clock, self._compile_likely
-            ),
+            sandboxed.before(costs.trial, partial(check_ahead, check=check), clock),
             check,
             Memory(self.cache, self._title(costs), self._settled(costs, sandboxed)),
             self.most,

@@ -36,12 +36,7 @@ from anabranch.tuning.halving import FINALISTS
 from anabranch.tuning.sandbox import client as sandbox_client
 from anabranch.tuning.sandbox import process as sandbox_process
 from anabranch.tuning.sandbox import worker as sandbox_worker
-from anabranch.tuning.sandbox.client import (
-    NO_TIME,
-    SandboxClient,
-    begin_compiling,
-    compile_ahead,
-)
+from anabranch.tuning.sandbox.client import NO_TIME, SandboxClient, compile_ahead
 from anabranch.tuning.sandbox.process import START, SandboxProcess, _widen
 from anabranch.tuning.sandbox.worker import BATCHES, SandboxBatch
 from anabranch.tuning.verdict import Verdict
@@ -276,49 +271,6 @@ def test_only_what_passed_is_tried(sandboxed: SandboxClient) -> None:
     costs = sandboxed.before(trial)([task("fine"), task("raises"), task("dies", source="")])
     assert tried == ["fine", "dies"]  # what has no source is a library's, and not tried
     assert [cost is None for cost in costs] == [False, True, False]
-
-
-def test_who_may_be_chosen_is_told_before_it_is_timed(sandboxed: SandboxClient) -> None:
-    """Of each body the kernel that was roughly the fastest, of those that are right."""
-    said: list[str] = []
-    rough = {"raises": Verdict("tried", refused=Refused("no")), "errs": Verdict("right", None)}
-    rough |= {"slow": Verdict("right", Cost(3.0, "measured"))}
-    rough |= {"fast": Verdict("right", Cost(2.0, "measured"))}
-    tasks = [task(variant) for variant in rough]
-    sandboxed._verdict_of = {
-        sandboxed.key(one): rough[str(one.kernel.variant)] for one in tasks if one.kernel
-    }
-
-    def likely(leading: Sequence[Task]) -> None:
-        said.extend(f"likely {one.kernel.variant}" for one in leading if one.kernel)
-
-    def trial(tried: Sequence[Task]) -> list[Cost | None]:
-        said.append("timed")
-        return [Cost(1.0, "measured") for _ in tried]
-
-    sandboxed.before(trial, likely=likely)(tasks)
-    assert said == ["likely fast", "timed"]
-
-
-def test_who_asks_next_waits_for_what_is_being_compiled(trace: Trace) -> None:
-    """Its answers are told apart from those to the next question."""
-    kernels = [one.kernel for one in map(task, ("dies", "hangs")) if one.kernel]
-    target = CpuTarget()
-    with SandboxProcess(target, None, DEEDS) as sandbox:
-        begin_compiling(kernels, sandbox)
-        assert not _held(sandbox)  # nobody starts one for this
-        sandbox.start()
-        begin_compiling(kernels, sandbox)
-        begin_compiling(kernels[:1], sandbox)
-        with SandboxClient(target, None, trace, sandbox) as sandboxed:
-            assert list(sandboxed.refusals([task("fine"), task("raises")])) == [1]
-        assert sandbox.unheard == 0
-        (process,) = _held(sandbox)
-        begin_compiling(kernels, sandbox)
-        process.kill()
-        with SandboxClient(target, None, trace, sandbox) as sandboxed:
-            assert list(sandboxed.refusals([task("also fine"), task("raises again")])) == []
-        assert _held(sandbox) != [process] and not sandbox.unheard
 
 
 def test_what_no_time_is_left_for_is_left_out_this_time(trace: Trace, tmp_path: Path) -> None:

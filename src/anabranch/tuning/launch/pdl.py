@@ -95,7 +95,7 @@ def compiling(
     if not supports_pdl(tasks, target):
         yield lambda: None
         return
-    kernels = in_every_mode(tasks, modes)
+    kernels = _kernels(in_mode(tasks, mode) for mode in modes)
     failed, waited = Event(), list[float]()
     with Pool(1, "anabranch-pdl") as pool:
 
@@ -179,11 +179,6 @@ def launched_in(
 def in_mode(tasks: TaskGraph, mode: PdlMode | None) -> TaskGraph:
     """The tasks with all generated kernels in this mode."""
     return in_modes(tasks, [mode if generated(task) else None for task in tasks.tasks])
-
-
-def in_every_mode(tasks: TaskGraph, modes: Iterable[PdlMode]) -> list[Kernel]:
-    """The kernels of the tasks, the generated ones in each of these modes."""
-    return _kernels(in_mode(tasks, mode) for mode in modes)
 
 
 def in_modes(tasks: TaskGraph, modes: Sequence[PdlMode | None]) -> TaskGraph:

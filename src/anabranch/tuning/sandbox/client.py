@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from torch import Tensor
 from anabranch.cache import Cache, Table
 from anabranch.deadline import ENDLESS, TIME, Deadline
 from anabranch.errors import WorkerError
-from anabranch.ir.key import structure_text, task_text
+from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.refused import Refused
 from anabranch.ir.samples import delicate
@@ -47,8 +46,6 @@ from anabranch.tuning.verdict import Verdict
 
 VERDICTS: Table[Verdict] = Table("kernels", "sandbox 8", TOLD)
 Step = Callable[[], bool]
-Likely = Callable[[Sequence[Task]], object]
-"""Hears of the kernels that may be chosen, before they are timed precisely."""
 UNASKED = Verdict("right")
 """Of a library's kernel, which is not tried."""
 NO_TIME = Refused("no time was left to try it")
@@ -96,12 +93,10 @@ class SandboxClient:
         trial: TrialTimer,
         timed: BodyTimed | None = None,
         clock: SharedClock | None = None,
-        likely: Likely = lambda _: None,
     ) -> TrialTimer:
         """The trial, with None for generated kernels that failed in the sandbox, and in earnest
         for those of the others that may be the fastest of their task. `timed`: as `EarlyTimes`;
-        `clock`: what the trial reads, where others may time too; `likely`: hears of the generated
-        kernel of each body that was roughly the fastest."""
+        `clock`: what the trial reads, where others may time too."""
 
         def last(tasks: Sequence[Task]) -> Sequence[Cost | None]:
             if clock is not None:
@@ -116,9 +111,7 @@ class SandboxClient:
 
             early = EarlyTimes(tasks, trial, self._target, verdict_of, self._trace, timed, last)
             with self._trace.stage("tuning.sandbox"):
-                verdicts = self.verdicts(tasks, early.step)
-            if verdicts:
-                likely(_leading(tasks, verdicts))
+                self.verdicts(tasks, early.step)
             return early.rest()
 
         return both
@@ -289,7 +282,6 @@ class SandboxClient:
     ) -> Iterator[tuple[str, Verdict | None]]:
         """For each task, about in their order, its key with None when it is begun, and with its
         verdict; fewer if the process dies."""
-        hear_out(self._sandbox)
         process, keys = self._sandbox.running(), list(tasks)
         try:
             values = self._values(list(tasks.values()))
@@ -321,36 +313,21 @@ class SandboxClient:
         ]
 
 
-def begin_compiling(kernels: Sequence[Kernel], sandbox: SandboxProcess) -> None:
+def compile_ahead(kernels: Sequence[Kernel], sandbox: SandboxProcess) -> None:
     """Have generated kernels compiled into the cache, by compilers that are at hand there: others
-    would have to be started. Not while kernels are tried; who asks the process next waits for it. A
-    kernel that was not compiled, whatever the reason, is not in the cache, and will be compiled by
-    who needs it."""
+    would have to be started. Not while kernels are tried. A kernel that was not compiled, whatever
+    the reason, is not in the cache, and will be compiled by who needs it."""
     process = sandbox.process
     tasks = [Task(kernel.name, kernel.body, kernel) for kernel in kernels if kernel.source]
     if process is None or not tasks:
         return
     try:
         _ask(process, tasks, run=False)
-        sandbox.unheard += len(tasks)
+        answered = all(_heard(process, TIME.sandbox_silence_s) for _ in tasks)
     except BrokenPipeError:
+        answered = False
+    if not answered:
         sandbox.end()
-
-
-def hear_out(sandbox: SandboxProcess) -> None:
-    """Wait for what has begun; a process that does not answer is ended."""
-    process = sandbox.process
-    while process is not None and sandbox.unheard:
-        if not _heard(process, TIME.sandbox_silence_s):
-            sandbox.end()
-        else:
-            sandbox.unheard -= 1
-
-
-def compile_ahead(kernels: Sequence[Kernel], sandbox: SandboxProcess) -> None:
-    """As `begin_compiling`, and wait for it."""
-    begin_compiling(kernels, sandbox)
-    hear_out(sandbox)
 
 
 def _ask(
@@ -396,16 +373,6 @@ def _alive_for(process: Process, seconds: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def _leading(tasks: Sequence[Task], verdicts: Mapping[int, Verdict]) -> list[Task]:
-    """Of each body the task whose kernel was roughly the fastest."""
-    fastest: dict[str, tuple[float, int]] = {}
-    for i, verdict in verdicts.items():
-        if verdict.usable is not None:
-            body = structure_text(tasks[i].body)
-            fastest[body] = min(fastest.get(body, (math.inf, i)), (verdict.usable.us, i))
-    return [tasks[i] for _, i in fastest.values()]
 
 
 def _generated(task: Task) -> bool:

@@ -100,8 +100,7 @@ class OtherSandboxes(Protocol):
 
 class SandboxProcess:
     """At most one process at a time; it ends with the block. On a simulated target there is none.
-    `start`: what it runs first; `others`: who helps; `unheard`: answers on the way that nobody
-    waits for yet."""
+    `start`: what it runs first; `others`: who helps."""
 
     def __init__(
         self,
@@ -112,7 +111,6 @@ class SandboxProcess:
     ) -> None:
         self._target, self._cache, self._start, self.others = target, cache, start, others
         self.process: Process | None = None
-        self.unheard = 0
 
     def __enter__(self) -> Self:
         return self
@@ -169,7 +167,7 @@ class SandboxProcess:
         """End the process, if there is one; the next use starts another."""
         if self.process is not None:
             end([self.process])
-            self.process, self.unheard = None, 0
+            self.process = None
 
 
 def _widen(process: Process) -> None:

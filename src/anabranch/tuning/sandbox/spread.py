@@ -33,7 +33,7 @@ from anabranch.ir.variant import PdlMode
 from anabranch.memory import pack
 from anabranch.targets import resolve
 from anabranch.trace import Trace
-from anabranch.tuning.launch.pdl import USUAL, in_every_mode
+from anabranch.tuning.launch.pdl import USUAL, in_mode
 from anabranch.tuning.sandbox.body_order import by_body, compile_weight
 from anabranch.tuning.sandbox.client import SandboxClient, compile_ahead
 from anabranch.tuning.sandbox.process import SandboxProcess, SharedClock
@@ -261,7 +261,9 @@ def _compile_there(here: WorkerPlace, batch: bytes, tf32: bool, modes: Sequence[
     """What a worker does: compile kernels in these modes into its cache."""
     _, process = _sandbox_there(here, tf32)
     tasks = tuple(read(sandbox_task) for sandbox_task in BATCHES.read(batch, None).tasks)
-    compile_ahead(in_every_mode(TaskGraph("compile", (), (), tasks, (), ()), modes), process)
+    whole = TaskGraph("compile", (), (), tasks, (), ())
+    changed = [task.kernel for mode in modes for task in in_mode(whole, mode).tasks]
+    compile_ahead([kernel for kernel in changed if kernel is not None], process)
 
 
 def _time_there(here: WorkerPlace, batch: bytes, tf32: bool, cold: bool) -> Sequence[Cost | None]:
