@@ -203,7 +203,8 @@ def compile_step(
             its methods beside.
         keep_grad: Leave the gradients of each update (scaled back and clipped) in `.grad` of the
             parameters of the optimizer. No others are computed: a parameter that requires a
-            gradient and that the optimizer has not keeps its `.grad`, where `backward()` adds to it.
+            gradient and that the optimizer has not keeps its `.grad`, where `backward()` adds to
+            it.
         changing: Settings of the optimizer, beside the learning rate, that change while it trains:
             of `"momentum"`, `"betas"` and `"weight_decay"`, for SGD, RMSprop, Adam and AdamW. What
             a schedule cycles that was made before is found by itself.
