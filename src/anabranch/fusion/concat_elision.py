@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from anabranch.fusion.merge_cuts import ESTIMATED
 from anabranch.ir import ops
-from anabranch.ir.graph import Graph, Node, Ref, types
+from anabranch.ir.graph import Graph, Node, Ref, types, users
 from anabranch.ir.protocols import Cost
 from anabranch.ir.refused import Refused
 from anabranch.ir.task import Task, TaskGraph, alias_roots, value_types
@@ -40,11 +40,11 @@ def fitting(tasks: TaskGraph, trace: Trace) -> tuple[str, ...]:
     """The names of tasks that are concatenations and nothing else, and may be elided concats. What
     may not is an event. A value is a slice of one whole: of several that want it, the first, unless
     that lies within the others."""
-    nest, names = _Nest.of(tasks), list[str]()
+    nest, names, around = _Nest.of(tasks), list[str](), _Surroundings.of(tasks)
     for task in tasks.tasks:
         if [node.op for node in task.body.nodes] != [CAT]:
             continue
-        why = _why_not(task, tasks, nest)
+        why = _why_not(task, around, nest)
         if why:
             trace.add("refused", "fusion", task.name, why.sentence)
         else:
@@ -76,7 +76,7 @@ def with_elided(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
     for node in reversed(elided):
         strides |= dict.fromkeys(node.uses, strides.get(node.name, node.type.strides))
     elided = [_with_strides(node, strides) for node in elided]
-    aliases, strides = _renamed(tasks, strides)
+    aliases, strides = _renamed(tasks.aliases, value_types(tasks), strides)
     changed = tuple(_restrided(task, strides) for task in listed)
     return replace(
         tasks, tasks=changed, aliases=aliases, elided_concats=(*tasks.elided_concats, *elided)
@@ -141,6 +141,39 @@ class _Nest:
         return tuple(leaf for name in names for leaf in self.leaves.get(name, (name,)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """What is asked of a task graph for each of its concatenations. `writers`: the task of each
+    value; `constants`, `returned`: names; `aliases`: of each value whose memory they share, in
+    order; `table`: types; `reads`: for each value the nodes in bodies that read it."""
+
+    writers: Mapping[str, Task]
+    constants: Collection[str]
+    returned: Collection[str]
+    aliases: Mapping[str, Sequence[Node]]
+    table: Mapping[str, TensorType]
+    reads: Mapping[str, Sequence[Node]]
+
+    @staticmethod
+    def of(tasks: TaskGraph) -> _Surroundings:
+        roots = alias_roots(tasks)
+        aliases: dict[str, list[Node]] = {}
+        for node in tasks.aliases:
+            aliases.setdefault(roots[node.results[0]], []).append(node)
+        reads: dict[str, list[Node]] = {}
+        for task in tasks.tasks:
+            for name, nodes in users(task.body).items():
+                reads.setdefault(name, []).extend(nodes)
+        return _Surroundings(
+            {name: task for task in tasks.tasks for name in task.writes},
+            {constant.name for constant in tasks.constants},
+            {roots.get(ref.name, ref.name) for ref in tasks.outputs},
+            aliases,
+            value_types(tasks),
+            reads,
+        )
+
+
 def touching(before: TaskGraph, after: TaskGraph) -> tuple[Task, ...]:
     """The tasks of `after` whose kernels are to be chosen: they write or read what has been joined
     since, or an alias of it. Their bodies may be what they were: rows below each other keep their
@@ -193,18 +226,17 @@ def worth(
     return tuple(kept)
 
 
-def _why_not(task: Task, tasks: TaskGraph, nest: _Nest) -> Refused | None:
+def _why_not(task: Task, around: _Surroundings, nest: _Nest) -> Refused | None:
     """Why the concatenation cannot be an elided concat."""
     (node,) = task.body.nodes
     table = types(task.body)
     if not node.type.numel:
         return Refused(f"%{node.name} is empty")
-    writers = {name: t for t in tasks.tasks for name in t.writes}
+    writers = around.writers
     if writers.keys().isdisjoint(node.uses):
         return Refused("no task writes any of its parts")
-    held = {constant.name for constant in tasks.constants}
     for name, start in zip(node.uses, _starts(node, table), strict=True):
-        if name in held:
+        if name in around.constants:
             return Refused(f"%{name} is a constant")
         if table[name].dtype != node.type.dtype or len(table[name].shape) != len(node.type.shape):
             return Refused(f"%{name} is {table[name].text}, the result {node.type.text}")
@@ -218,31 +250,29 @@ def _why_not(task: Task, tasks: TaskGraph, nest: _Nest) -> Refused | None:
     # What is no task's is copied. What lies in an elided concat within this one has been asked
     # before, but for its aliases: the strides that it then had may have been its own.
     inner = (name for name, whole in nest.home.items() if whole in parts and name in writers)
-    reasons = (_why_fixed(name, node, tasks) for name in parts if name in writers)
-    within = (_why_strided(name, node, tasks) for name in inner)
+    reasons = (_why_fixed(name, node, around) for name in parts if name in writers)
+    within = (_why_strided(name, node, around) for name in inner)
     return next(filter(None, (*reasons, *within)), None)
 
 
-def _why_fixed(name: str, whole: Node, tasks: TaskGraph) -> Refused | None:
+def _why_fixed(name: str, whole: Node, around: _Surroundings) -> Refused | None:
     """Why the value cannot have the strides of the whole."""
-    why = _why_strided(name, whole, tasks)
+    why = _why_strided(name, whole, around)
     if why:
         return why
-    roots = alias_roots(tasks)
-    if name in {roots.get(ref.name, ref.name) for ref in tasks.outputs}:
+    if name in around.returned:
         return Refused(f"%{name} is returned")
-    reads = [n for t in tasks.tasks for n in t.body.nodes if name in n.uses]
-    view = next((n for n in reads if ops.kind_of(n) == "view"), None)
+    view = next((n for n in around.reads.get(name, ()) if ops.kind_of(n) == "view"), None)
     return (
         Refused(f"%{view.name} needs %{name} in strides of its own") if view is not None else None
     )
 
 
-def _why_strided(name: str, whole: Node, tasks: TaskGraph) -> Refused | None:
+def _why_strided(name: str, whole: Node, around: _Surroundings) -> Refused | None:
     """Why its aliases cannot have the strides of the whole."""
-    if name in alias_roots(tasks).values():
+    if name in around.aliases:
         try:
-            _renamed(tasks, {name: whole.type.strides})
+            _renamed(around.aliases[name], around.table, {name: whole.type.strides})
         except (RuntimeError, ValueError):
             return Refused(f"%{name} has an alias that needs it in strides of its own")
     return None
@@ -282,14 +312,16 @@ def _copies(
 
 
 def _renamed(
-    tasks: TaskGraph, strides: Mapping[str, tuple[int, ...]]
+    before: Sequence[Node],
+    known: Mapping[str, TensorType],
+    strides: Mapping[str, tuple[int, ...]],
 ) -> tuple[tuple[Node, ...], dict[str, tuple[int, ...]]]:
     """The aliases where these values have these strides, and the strides with those of aliases
     that come to have others. ValueError, or RuntimeError, if one would be no alias any more."""
-    table, all_strides = value_types(tasks), dict(strides)
-    table |= {n: replace(table[n], strides=steps) for n, steps in strides.items() if n in table}
+    table, all_strides = dict(known), dict(strides)
+    table |= {n: replace(known[n], strides=steps) for n, steps in strides.items() if n in known}
     aliases: list[Node] = []
-    for node in tasks.aliases:
+    for node in before:
         if all_strides.keys().isdisjoint(node.uses):
             aliases.append(node)
             continue

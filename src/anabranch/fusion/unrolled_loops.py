@@ -45,7 +45,8 @@ def recurrences(graph: Graph, trace: Trace) -> list[NodeGroup]:
 
 
 class LoopSearch:
-    """Groups on the way: `taken` are the nodes of those that were found."""
+    """Groups on the way: `taken` are the nodes of those that were found; `read_by`: who reads each
+    node, by names; `place`: where it stands."""
 
     def __init__(self, graph: Graph) -> None:
         self.facts = FusionFacts.of(graph)
@@ -54,6 +55,8 @@ class LoopSearch:
         self.groups: list[NodeGroup] = []
         self.taken = set[str]()
         self.able = {node.name for node in self.nodes if self._is_able(node)}
+        self.read_by = {node.name: {r.name for r in self._readers(node)} for node in self.nodes}
+        self.place = {node.name: i for i, node in enumerate(self.nodes)}
 
     def ends(self) -> Iterator[Node]:
         """Joins of many parts, and nodes at the end of a long chain, the last ones first."""
@@ -141,15 +144,16 @@ class LoopSearch:
         """The ends and all that only they are made of; what else is read outside is no way back."""
         inside, leads = set[str](), set[str]()
         above: list[Node] = []
-        for node in reversed(self.nodes):
-            readers = {reader.name for reader in self._readers(node)}
-            back = bool(readers & leads)
+        last = max(self.place[name] for name in ends)
+        for node in reversed(self.nodes[: last + 1]):
+            readers = self.read_by[node.name]
+            back, within = not readers.isdisjoint(leads), not readers.isdisjoint(inside)
             able = node.name in self.able and node.name not in self.taken
-            wanted = node.name in ends or bool(readers & inside)
+            wanted = node.name in ends or within
             if wanted and able and not back and not self._renamed(node):
                 inside.add(node.name)
                 above.append(node)
-            elif back or readers & inside:
+            elif back or within:
                 leads.add(node.name)
         return above[::-1]
 
