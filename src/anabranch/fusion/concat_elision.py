@@ -313,13 +313,17 @@ def _copies(
 
 def _renamed(
     before: Sequence[Node],
-    known: Mapping[str, TensorType],
+    table_before: Mapping[str, TensorType],
     strides: Mapping[str, tuple[int, ...]],
 ) -> tuple[tuple[Node, ...], dict[str, tuple[int, ...]]]:
     """The aliases where these values have these strides, and the strides with those of aliases
     that come to have others. ValueError, or RuntimeError, if one would be no alias any more."""
-    table, all_strides = dict(known), dict(strides)
-    table |= {n: replace(known[n], strides=steps) for n, steps in strides.items() if n in known}
+    table, all_strides = dict(table_before), dict(strides)
+    table |= {
+        n: replace(table_before[n], strides=steps)
+        for n, steps in strides.items()
+        if n in table_before
+    }
     aliases: list[Node] = []
     for node in before:
         if all_strides.keys().isdisjoint(node.uses):
