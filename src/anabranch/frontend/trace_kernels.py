@@ -23,6 +23,7 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 from anabranch.frontend.byte_images import byte_image_kernels
 from anabranch.frontend.covariance import cov
+from anabranch.frontend.ctc_loss import CTC_LOSSES
 from anabranch.frontend.diagonals import fill_diagonal_
 from anabranch.frontend.margin_losses import MARGIN_LOSSES
 from anabranch.frontend.ordered_draws import DRAWN_IN_ROWS, DRAWS, applies, in_rows
@@ -74,7 +75,15 @@ def _own() -> TraceKernels:
     absent = {op: by for op, by in composites.items() if composite not in op.py_kernels}
     draws = {op: {key: functools.partial(_drawn, op, key)} for op in DRAWS for key in [_key(op)]}
     rows = {op: {DispatchKey.Meta: in_rows} for op in DRAWN_IN_ROWS}
-    return {**LEFT_WHOLE, **MARGIN_LOSSES, **byte_image_kernels(), **absent, **draws, **rows}
+    return {
+        **LEFT_WHOLE,
+        **MARGIN_LOSSES,
+        **CTC_LOSSES,
+        **byte_image_kernels(),
+        **absent,
+        **draws,
+        **rows,
+    }
 
 
 def _key(op: Any) -> DispatchKey:

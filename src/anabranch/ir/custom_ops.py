@@ -8,11 +8,13 @@
     anabranch.bernoulli_like(x, p)                  0 and 1, drawn in the order of the memory of x
     anabranch.check(truth, text)                    a RuntimeError of this text where it is false
     anabranch.scaled_dot_product_forward(q, ...)    attention and its backward (`attention_ops`)
+    anabranch.ctc_forward(log_probs, ...)           a loss and its backward (`ctc_ops`)
 
 No model calls them: rewriting puts the first where a model spells the same out, step by step,
 and the third in place of a sum of products; `frontend.backward` the second where a training step
 has the backward of a convolution, and the last where it has attention, and `frontend.draws` the
 fourth where it draws. `frontend.ordered_draws` puts bernoulli_like where a model calls bernoulli_,
+`frontend.ctc_loss` the loss where a model computes `F.ctc_loss`,
 `frontend.contiguous_calls` to_contiguous and `frontend.python_checks` check into programs, not
 graphs.
 """
@@ -26,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anabranch.ir import attention_ops
+from anabranch.ir import attention_ops, ctc_ops
 
 RECURRENCE = "anabranch.recurrence.default"
 CONV_WEIGHT_GRAD = "anabranch.conv_weight_grad.default"
@@ -229,6 +231,7 @@ SCHEMAS: tuple[str, ...] = (
     "check(Tensor truth, str text) -> ()",
     "uniform(Tensor random, int number, int[] shape) -> Tensor",
     *attention_ops.SCHEMAS,
+    *ctc_ops.SCHEMAS,
 )
 SEEDED: tuple[str, ...] = (
     "bernoulli_like(Tensor x, float p=0.5, *, Generator? generator=None) -> Tensor",
@@ -244,6 +247,8 @@ IMPLEMENTED: dict[str, tuple[Any, Any]] = {
     "bernoulli_like": (bernoulli_like, _shape_of_bernoulli_like),
     "scaled_dot_product_forward": (attention_ops.forward, attention_ops.shape_of_forward),
     "scaled_dot_product_backward": (attention_ops.backward, attention_ops.shape_of_backward),
+    "ctc_forward": (ctc_ops.forward, ctc_ops.shape_of_forward),
+    "ctc_backward": (ctc_ops.backward, ctc_ops.shape_of_backward),
 }
 """By name what computes the operator, and what computes its result without data."""
 LIBRARY: Any = torch.library
