@@ -15,12 +15,14 @@ OPTIONS: dict[str, Any] = {"target": "cpu", "search": "none", "cache_dir": None}
 
 
 def laid(kind: str) -> Tensor:
-    """Numbers from 1 to 24 as f32[4,6]."""
+    """Numbers from 1 to 24 as f32[4,6], or the first of each row, repeated."""
     x = torch.arange(1.0, 25).view(4, 6)
     if kind == "transposed":
         return x.t().contiguous().t()
     if kind == "with gaps":
         return torch.zeros(4, 13)[:, 1::2].copy_(x)
+    if kind == "repeated":
+        return x[:, :1].expand(4, 6)
     return x
 
 
@@ -39,6 +41,12 @@ def diagonal(x: Tensor) -> Tensor:
 def column(x: Tensor) -> Tensor:
     y = x.clone()
     y[:, ::2].add_(1)
+    return y
+
+
+def turned(x: Tensor) -> Tensor:
+    y = x.clone()
+    y.t().add_(1)
     return y
 
 
@@ -89,6 +97,7 @@ MODELS: dict[str, Callable[[Tensor], Any]] = {
     "an element of a clone": element,
     "the diagonal of a clone": diagonal,
     "every second column of a clone": column,
+    "the transpose of a clone": turned,
     "the imaginary part of a clone": imaginary,
     "masked_fill_": masked,
     "masked_fill_ of a part": part,
@@ -128,7 +137,7 @@ def test_what_is_written_to_lies_as_in_eager(model: str, cut: bool) -> None:
     function = asking(MODELS[model]) if cut else MODELS[model]
     for compiled in ("dense",) if cut else ("dense", "transposed"):
         fast = anabranch.compile(function, (laid(compiled),), unseen="refuse", **OPTIONS)
-        for called in ("dense", "transposed", "with gaps"):
+        for called in ("dense", "transposed", "with gaps", "repeated"):
             results, wanted = fast(laid(called)), function(laid(called))
             several = (results, wanted) if isinstance(wanted, tuple) else ((results,), (wanted,))
             for result, want in zip(*several, strict=True):

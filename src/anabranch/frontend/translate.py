@@ -271,7 +271,7 @@ class Translation:
             args, kwargs = declared(self._default, op, args, kwargs, partial(self._real, node))
         source = args[0] if args else None
         if isinstance(source, Ref) and types == (self.types[source.name],):
-            copy = packet_name(op) in COPIES and not self._lays(source, kwargs)
+            copy = packet_name(op) in COPIES and not self._lays(op, source, kwargs)
             if copy and not (returned and source.name in self._borrowed | self._handed):
                 self._values[node] = source
                 return
@@ -297,10 +297,14 @@ class Translation:
         """Whether a constant lies as a tensor does, which may lie otherwise in a call."""
         return op in LIKE and isinstance(args[0], Ref) and _wide(self.types[args[0].name])
 
-    def _lays(self, source: Ref, kwargs: Any) -> bool:
-        """Whether a copy in a layout that is named is one for inputs that lie otherwise."""
+    def _lays(self, op: str, source: Ref, kwargs: Any) -> bool:
+        """Whether a copy lies otherwise than what it copies where inputs do: in a layout that is
+        named, or of an input that leaves gaps in a call, or repeats its elements."""
+        if not _wide(self.types[source.name]):
+            return False
         format = dict(kwargs).get("memory_format", torch.preserve_format)
-        return _wide(self.types[source.name]) and format is not torch.preserve_format
+        of_input = op == "aten.clone.default" and source.name in self._borrowed
+        return of_input or format is not torch.preserve_format
 
     def _add_strided(self, node: fx.Node, op: str, returned: bool) -> None:
         """as_strided, its copy or its scatter, as views of the value that holds what it reads."""
