@@ -53,6 +53,20 @@ def test_rows_are_added_and_cut_off_again(tmp_path: Path) -> None:
         assert one(x)["table"].shape == (4, 2)
 
 
+def test_results_lie_as_in_eager_whatever_the_batch() -> None:
+    def model(x: torch.Tensor) -> Any:
+        return x * 2, x.clone().masked_fill_(x > 7, 1.0), torch.empty(x.shape).copy_(x)
+
+    fast = padded(model, torch.randn(8, 6))
+    for batch in (8, 5, 19):  # as it was compiled, padded, and in pieces
+        rows = torch.randn(batch, 6)
+        gaps = torch.zeros(batch, 13)[:, 1::2].copy_(rows)
+        for x in (rows, rows.t().contiguous().t(), gaps, rows[:, :1].expand(batch, 6)):
+            for got, want in zip(fast(x), model(x), strict=True):
+                torch.testing.assert_close(got, want)
+                assert got.stride() == want.stride(), (batch, x.stride())
+
+
 def test_environments_cannot_make_a_plan_pad_that_was_not_proved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,8 +80,8 @@ class SizedCalls:
         return extended
 
     def cut(self, leaves: Sequence[Any], sizes: Sequence[int], full: Sequence[int]) -> list[Any]:
-        """The leaves of a result without padding, in memory of their own where that is not the end
-        of them."""
+        """The leaves of a result without padding, without gaps in memory of their own where that is
+        not the end of them."""
         trimmed = list(leaves)
         for number, (size, more) in enumerate(zip(sizes, full, strict=True)):
             proof = self.proofs[number]
@@ -92,7 +92,9 @@ class SizedCalls:
                 for axis in at:
                     trimmed[place] = without_padding(trimmed[place], axis, size, more)
         return [
-            leaf.contiguous() if isinstance(leaf, Tensor) and leaf is not was else leaf
+            leaf.clone()
+            if isinstance(leaf, Tensor) and leaf is not was and not leaf.is_contiguous()
+            else leaf
             for leaf, was in zip(trimmed, leaves, strict=True)
         ]
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -24,6 +23,7 @@ from anabranch.compiled.entry import Entry, signature_of
 from anabranch.compiled.sized import SizedCalls
 from anabranch.errors import InputError
 from anabranch.frontend.call_readers import Reader, reader
+from anabranch.frontend.padded_tensors import joined
 from anabranch.frontend.padding_proof import PaddingProof
 from anabranch.frontend.structure import same_literal
 from anabranch.ir.refused import Refused
@@ -226,10 +226,8 @@ def _piece(tensor: Tensor, at: Sequence[tuple[int, int, int]], begin: int, count
 
 def _joined(results: Sequence[Sequence[Any]], proof: PaddingProof) -> list[Any]:
     """Results of pieces, one behind the other; those without rows are the same in all."""
-    joined = []
-    for leaves, at in zip(zip(*results, strict=True), proof.results, strict=True):
-        joined.append(torch.cat(leaves, at[0][0]) if at else leaves[0])
-    return joined
+    columns = zip(zip(*results, strict=True), proof.results, strict=True)
+    return [joined(leaves, at[0][0]) if at else leaves[0] for leaves, at in columns]
 
 
 def answer_between(

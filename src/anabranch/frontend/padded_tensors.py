@@ -2,9 +2,13 @@
 
 padded(x[3,5], (0, 1, 1), 3, 4)           x[4,5], the last row a copy of the third
 without_padding(y[4,5], (0, 1, 1), 3, 4)  y[3,5]
+
+Tensors keep the order in which their axes lie in memory: so a plan's results lie as eager's do.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -33,7 +37,7 @@ def padded(
         count = 1 if outer > 1 else inner
         last = apart.narrow(at, apart.shape[at] - count, count)
         tail = torch.cat([last] * (full - size), at)
-    whole = torch.cat([apart, tail], at)
+    whole = joined([apart, tail], at)
     return whole.flatten(axis, axis + 2) if outer > 1 else whole
 
 
@@ -46,6 +50,16 @@ def without_padding(tensor: Tensor, rows: RowAxis, size: int, full: int) -> Tens
         return tensor.narrow(axis, 0, size * inner)
     apart = _apart(tensor, axis, (outer, full, inner)).narrow(axis + 1, 0, size)
     return apart.flatten(axis, axis + 2)
+
+
+def joined(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """Tensors one behind the other, with their axes in memory in the order of the first one's."""
+    strides = parts[0].stride()
+    if parts[0].is_contiguous() or 0 in strides:  # what is expanded is in no order
+        return torch.cat([*parts], axis)
+    order = sorted(range(len(strides)), key=lambda d: -strides[d])
+    whole = torch.cat([part.permute(order) for part in parts], order.index(axis))
+    return whole.permute([order.index(d) for d in range(len(order))])
 
 
 def _apart(tensor: Tensor, axis: int, sizes: tuple[int, int, int]) -> Tensor:
