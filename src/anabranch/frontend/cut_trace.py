@@ -52,6 +52,7 @@ from anabranch.frontend.cut_answers import ByNumbers, LaidTensor, ValueAnswer, a
 from anabranch.frontend.cut_checks import ITEM, Cut, CutRecord, checked
 from anabranch.frontend.cut_simplify import copy_results, simplify
 from anabranch.frontend.cut_writes import write_values
+from anabranch.frontend.export_errors import NO_NUMBER, OF_SYMBOLS
 from anabranch.frontend.export_patches import (
     as_in_eager,
     attention_by_operators,
@@ -66,6 +67,7 @@ from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import decompositions
 from anabranch.frontend.ordered_draws import DropoutByParts
 from anabranch.frontend.program import in_order, name_of
+from anabranch.frontend.python_numbers import python_numbers
 from anabranch.frontend.shared_operands import SharedOperands
 from anabranch.frontend.source import raised_at, running_at
 from anabranch.frontend.state import state_place, unwrapped
@@ -137,6 +139,7 @@ def trace_cuts(
         PlacesByOperators(),
         SharedOperands(),
         texts_of_values(),
+        python_numbers(),
     ):
         answers, results, left, inputs, line = answers_of(model, args, kwargs, surroundings)
         numbers = numbers_kept(model) if isinstance(model, nn.Module) else nullcontext()
@@ -161,9 +164,13 @@ def _untraced(failed: Exception) -> CaptureError:
             "give it numbers of Python: indices.tolist(), where the model is cut",
             raised_at(failed),
         )
+    error = f"{type(failed).__name__}: {first}"
+    if OF_SYMBOLS.search(error):
+        what, why, next = (text.format(error=error) for text in NO_NUMBER)
+        return CaptureError(what, why, next, raised_at(failed))
     return CaptureError(
         "the model asks for values in a way that it cannot be cut at",
-        f"{type(failed).__name__}: {first}",
+        error,
         "compile the parts before and after, as torch.compile(model, backend='anabranch') does",
         raised_at(failed),
     )

@@ -30,6 +30,13 @@ NO_FAKE = re.compile(
 """Torch's message about an operator whose result nobody has told it."""
 
 OF_VALUES = re.compile("DataDependent|data-dependent|Unbacked|unbacked")
+OF_SYMBOLS = re.compile(r"^(Type|Attribute|Value)Error:? .*Sym(Int|Float|Bool)")
+"""Python's messages about symbols in the place of its own numbers."""
+NO_NUMBER = (
+    "the model gives a number of a tensor to code that takes Python's own numbers alone",
+    "{error}",
+    "give it int(number) or float(number), for which the value is asked for and the model is cut",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +197,7 @@ CAUSES = (
         f"register what it gives (torch.library.register_fake), or {CUT}",
         DataDependentError,
     ),
+    Cause(_matching(OF_SYMBOLS), *NO_NUMBER, DataDependentError),
     Cause(
         _matching(OF_VALUES),
         "the model's control flow, or a shape in it, depends on the values of a tensor",

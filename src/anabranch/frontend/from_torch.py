@@ -50,6 +50,7 @@ from anabranch.frontend.number_texts import texts_of_values
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING
 from anabranch.frontend.program import in_order, name_of, opened
+from anabranch.frontend.python_numbers import python_numbers
 from anabranch.frontend.python_state import PythonState
 from anabranch.frontend.shared_operands import SharedOperands
 from anabranch.frontend.source import origin
@@ -222,6 +223,7 @@ def _recording(
         IdleDropout(),
         numbers_kept(module),
         texts_of_values() if texts else nullcontext(),
+        python_numbers() if texts else nullcontext(),
     ):
         yield state
 

@@ -17,11 +17,12 @@ import torch
 
 _OWN = ("anabranch", "sympy", "torch")
 """Packages that print symbols as such."""
-_NUMBERS: dict[Any, Callable[[Any], Any]] = {
+NUMBERS: dict[Any, Callable[[Any], Any]] = {
     torch.SymInt: int,
     torch.SymFloat: float,
     torch.SymBool: bool,
 }
+"""Torch's classes of symbols, each with that of the numbers it stands for."""
 _TEXTS: dict[str, Callable[..., Any]] = {
     "__str__": str,
     "__repr__": repr,
@@ -35,9 +36,9 @@ def texts_of_values() -> Iterator[None]:
     """Within the block, text and hash of a symbol that code outside torch asks for are those of its
     value, which is asked for thereby. Torch and the tracer, which print symbols, get what they get
     otherwise."""
-    before = [(kind, name, getattr(kind, name)) for kind in _NUMBERS for name in _TEXTS]
+    before = [(kind, name, getattr(kind, name)) for kind in NUMBERS for name in _TEXTS]
     for kind, name, own in before:
-        setattr(kind, name, _by_value(_NUMBERS[kind], _TEXTS[name], own))
+        setattr(kind, name, _by_value(NUMBERS[kind], _TEXTS[name], own))
     try:
         yield
     finally:
