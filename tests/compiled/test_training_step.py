@@ -648,10 +648,14 @@ def picks(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
     return nn.functional.cross_entropy(model(x)[t > 1], t[t > 1])
 
 
-def aligns(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
-    lengths = torch.full((4,), 1)
-    logs = model(x)[None].log_softmax(-1)
-    return nn.functional.ctc_loss(logs, t[:, None] % 4 + 1, lengths, lengths)
+MAKERS: Any = torch.library
+LIBRARY: Any = MAKERS.Library("steps", "FRAGMENT")
+LIBRARY.define("sifted(Tensor x) -> Tensor", tags=(torch.Tag.dynamic_output_shape,))
+LIBRARY.impl("sifted", lambda x: x[x > 0], "CompositeExplicitAutograd")
+
+
+def sifts(model: nn.Module, x: Tensor, t: Tensor) -> Any:
+    return loss_of(model, x, t) * torch.ops.steps.sifted(x).sum()
 
 
 def packs(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
@@ -715,10 +719,11 @@ def slowing(parameters: Any, lr: float) -> Optimizer:
         (sparse, torch.optim.SGD, {}, "has sparse gradients"),
         (cumulative, torch.optim.SGD, {}, "(?s)module 1 averages.*give it a momentum"),
         (lazy, torch.optim.SGD, {}, "(?s)weight has no shape yet.*call the model once"),
-        (Perceptron, torch.optim.SGD, {"loss_fn": aligns}, "(?s)_ctc_loss.*torch.compile"),
+        (Perceptron, torch.optim.SGD, {"loss_fn": sifts}, "(?s)steps.sifted.*torch.compile"),
         (Perceptron, torch.optim.SGD, {"loss_fn": packs}, "asks for the value of a tensor"),
         (Wrapper, torch.optim.SGD, {}, "is a DistributedDataParallel"),
         (Perceptron, torch.optim.LBFGS, {}, "the optimizer is LBFGS"),
+        (Perceptron, torch.optim.Adafactor, {}, "(?s)torch's Adafactor.*norms.*in a loop"),
         (Perceptron, of_another, {}, "no trainable parameter of the model"),
         (Perceptron, slowing, {}, "a step of Slowing changes 'count', a number of Python's"),
         (

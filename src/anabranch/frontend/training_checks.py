@@ -22,6 +22,8 @@ from anabranch.frontend.training import LR, Training
 CLOSURES = ("LBFGS",)
 """Optimizers that call the loss as often as they like."""
 SPARSE = ("SparseAdam",)
+OF_NORMS = (torch.optim.Adafactor,)
+"""Optimizers that ask for norms as numbers of Python's."""
 WRAPPERS = {
     "DistributedDataParallel": (
         "gradients of several processes are put together while the backward pass runs, by hooks",
@@ -206,6 +208,13 @@ def _check_optimizer(optimizer: Optimizer) -> None:
             f"the optimizer is {name}",
             "its gradients are sparse, and a graph computes dense tensors of fixed shapes",
             "use AdamW, with sparse=False in the embeddings",
+        )
+    if isinstance(optimizer, OF_NORMS):
+        raise CaptureError(
+            f"the optimizer is torch's {name}",
+            "it asks for norms of weights and of their updates as numbers, which a graph has not",
+            "use AdamW, or take its step in a loop of your own, where torch.compile(model, "
+            "backend='anabranch') computes the gradients",
         )
     hooks = [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
     if any(hooks):

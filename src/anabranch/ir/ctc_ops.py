@@ -125,7 +125,8 @@ def gradient_by_steps(
     if not steps:
         return torch.zeros_like(log_probs, memory_format=torch.contiguous_format)
     beta = torch.stack(steps[::-1], 1)
-    classes = F.one_hot(labels, log_probs.shape[2]).to(probs.dtype)  # [n, places, classes]
+    every = torch.arange(log_probs.shape[2], device=labels.device)
+    classes = (labels[..., None] == every).to(probs.dtype)  # [n, places, classes]
     at_places = (alpha + beta - probs + loss[:, None, None]).exp()
     gradient = log_probs.transpose(0, 1).exp() - at_places @ classes
     gradient = gradient * grad[:, None, None]
