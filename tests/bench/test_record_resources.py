@@ -16,6 +16,7 @@ from anabranch import api
 from anabranch.bench.record_resources import (
     KernelFacts,
     asking,
+    compiled,
     profile_of,
     resources,
     with_kernels,
@@ -35,9 +36,11 @@ from anabranch.ir.protocols import Executable, Probe
 from anabranch.ir.task import GENERATED, Resources, Task
 from anabranch.targets import resolve
 from anabranch.targets.cpu.target import CpuExecutable, CpuTarget
+from anabranch.targets.cuda import triton
 from anabranch.trace import Trace
 
 SIM = "sim:h200"
+TRITON = dict(profile_of(SIM).spec.versions)["triton"]
 
 
 @pytest.fixture(autouse=True)
@@ -126,10 +129,10 @@ class OneFails(CpuTarget):
 
 
 def test_a_kernel_that_fails_costs_no_other_ones_answer() -> None:
-    compiled = api.compile(
+    fast = api.compile(
         Fork().eval(), (torch.ones(2, 8),), target="cpu", verify=False, system="cudagraph"
     )
-    tasks = compiled.entries[-1].plan.tasks.tasks
+    tasks = fast.entries[-1].plan.tasks.tasks
     facts = asking(OneFails(), Trace())(tasks)
     (cat,) = (task for task in tasks if task.body.nodes[-1].op == "aten.cat.default")
     assert cat.kernel is not None and kernel_key(cat.kernel) not in facts
@@ -142,7 +145,7 @@ def launched(profile: Profile, path: Path) -> tuple[list[int], list[str]]:
     """Widths of layers in the order in which Opara launches them there, and what it refused."""
     save_profile(profile, path)
     trace = Trace()
-    compiled = api.compile(
+    fast = api.compile(
         Fork().eval(),
         (torch.ones(2, 8),),
         target=f"sim:{path}",
@@ -150,7 +153,7 @@ def launched(profile: Profile, path: Path) -> tuple[list[int], list[str]]:
         system="opara",
         trace=trace,
     )
-    plan = compiled.entries[-1].plan
+    plan = fast.entries[-1].plan
     width = {t.name: t.body.nodes[-1].type.shape[-1] for t in plan.tasks.tasks}
     layers = {t.name for t in plan.tasks.tasks if t.body.nodes[-1].op == "aten.linear.default"}
     order = [width[one.task] for one in plan.schedule.launches if one.task in layers]
@@ -187,15 +190,20 @@ def test_only_profiles_of_gpus_alike_tell_each_other_what_kernels_take() -> None
 
 
 def test_the_command_writes_them_apart_and_adds_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A CPU tries it out: it runs the library's kernels, and they take nothing of a GPU."""
+    """Without a GPU, from the compiler, of generated kernels."""
+    pytest.importorskip("triton", reason="compiles kernels")
+    monkeypatch.setattr(triton, "installed", lambda: TRITON)
     apart, whole = tmp_path / "apart.json", tmp_path / "whole.json"
     words = ["record", SMALL, "--dtype", "fp32", "--target", "cpu", "-o", str(apart)]
     assert main([*words, "--resources", SIM]) == 0
     facts = load_profile(apart)
     assert facts.kernels and not facts.tasks and facts.spec == profile_of(SIM).spec
-    assert all(fact.resources is None for fact in facts.kernels.values())
+    taken = [fact.resources for fact in facts.kernels.values() if fact.resources]
+    assert len(taken) == len(facts.kernels)
+    assert all(one.threads in (32, 64, 128, 256, 512) for one in taken)
+    assert all(0 < one.registers <= 255 and one.ctas for one in taken)
     assert main([*words, "--resources", "cpu"]) == 2
     key, *_ = facts.kernels
     known = KernelFact(resources=Resources(1, 32, 8, 64))
@@ -204,6 +212,16 @@ def test_the_command_writes_them_apart_and_adds_them(
     assert main(["record", "--kernels-of", str(apart), "-o", str(whole)]) == 0
     assert load_profile(whole).kernels == {key: known}
     assert "1 kernels (1 new)" in capsys.readouterr().out
+
+
+def test_another_compiler_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = profile_of(SIM).spec
+    monkeypatch.setattr(triton, "installed", lambda: "2.0.0")
+    with pytest.raises(OptionError, match=f"pip install triton=={TRITON}"):
+        compiled(spec, Trace())
+    monkeypatch.setattr(triton, "available", lambda: False)
+    with pytest.raises(OptionError, match="no Triton here"):
+        compiled(spec, Trace())
 
 
 def test_a_target_without_a_profile_is_refused() -> None:

@@ -7,6 +7,9 @@ minute, and schedulers that need them have them on the simulated GPU.
 
     aten.aten conv 64x56x56 -> 64    --capture-->  Resources(ctas=98, threads=128, registers=54, ..)
 
+Where there is no GPU the compiler is asked, of generated kernels alone: it says as much of these,
+if it is the Triton that the profile was recorded with.
+
 Plans of the library's kernels alone come first, for all networks, then those with generated ones
 beside them; the kernels that they use before what these were chosen from, as long as there is time.
 """
@@ -29,13 +32,14 @@ from anabranch.costs.measured import Measured
 from anabranch.costs.recorded import KernelFact, Profile, kernel_key
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import OptionError
-from anabranch.ir.protocols import Target
+from anabranch.ir.protocols import Probe, Target
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import GENERATED, Kernel, Task
 from anabranch.kernels import ALL, with_all_engines
 from anabranch.memory import pack
 from anabranch.models.load import load_model
 from anabranch.targets import resolve
+from anabranch.targets.cuda import triton
 from anabranch.targets.sim.target import SimTarget
 from anabranch.trace import Trace
 from anabranch.tuning.decisions import Candidate, whole
@@ -140,6 +144,35 @@ def asking(target: Target, trace: Trace) -> Ask:
     def ask(tasks: Sequence[Task]) -> KernelFacts:
         target.prepare([task.kernel for task in tasks if task.kernel], None, trace)
         return answers(tasks)
+
+    return ask
+
+
+def compiled(spec: TargetSpec, trace: Trace) -> Ask:
+    """Asks the compiler, for kernels on a GPU like this, which need not be here; of a library's
+    kernels it knows nothing. OptionError if it is another one than that of the GPU's profile, or
+    there is none."""
+    wanted = dict(spec.versions).get("triton")
+    if not triton.available() or triton.installed() != wanted:
+        here = f"Triton {triton.installed()}" if triton.available() else "no Triton"
+        raise OptionError(
+            f"there is {here} here, and the profile is of Triton {wanted}",
+            "where there is no GPU, what kernels take is told by compiling them, and another "
+            "compiler gives them other registers",
+            f"pip install triton=={wanted}, or do this on the GPU",
+        )
+    compiler = triton.Triton(torch.device("cpu"), spec.capability)
+
+    def ask(tasks: Sequence[Task]) -> KernelFacts:
+        kernels = [task.kernel for task in tasks if task.kernel and task.kernel.source]
+        for _ in compiler.ready(kernels, None, trace):
+            pass
+        taken = {kernel_key(kernel): (kernel, compiler.taken(kernel)) for kernel in kernels}
+        return {
+            key: fact(kernel, Probe(kernel.workspace, 0, 1, resources))
+            for key, (kernel, resources) in taken.items()
+            if resources is not None
+        }
 
     return ask
 

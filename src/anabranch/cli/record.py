@@ -22,6 +22,7 @@ from anabranch.bench.record_resources import (
     KernelFacts,
     asking,
     check_alike,
+    compiled,
     profile_of,
     with_kernels,
 )
@@ -90,7 +91,7 @@ def run(
         str | None,
         typer.Option(
             help="Time nothing: ask what kernels of MODELS take that this simulated GPU chooses "
-            "and knows no resources of.",
+            "and knows no resources of; with --target cpu the compiler, of generated kernels.",
             metavar="sim:NAME",
         ),
     ] = None,
@@ -176,8 +177,8 @@ def _resources(
     output: Path,
     json: str | None,
 ) -> None:
-    """The file gets them as a profile without times; for `seconds` in all, about. A CPU, where
-    kernels take nothing of a GPU, may try it out."""
+    """The file gets them as a profile without times; for `seconds` in all, about. For a CPU the
+    compiler tells of generated kernels."""
     planned, here = profile_of(planned_for), resolve(target)
     if here.spec.kind != "cpu":
         check_alike(planned.spec, here.spec)
@@ -194,7 +195,7 @@ def _resources(
             dtypes,
             batches,
             planned_for,
-            asking(here, trace),
+            compiled(planned.spec, trace) if here.spec.kind == "cpu" else asking(here, trace),
             {**planned.kernels, **before.kernels},
             Deadline.after(seconds),
             trace,

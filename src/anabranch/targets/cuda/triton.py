@@ -172,8 +172,8 @@ class Triton:
             except TargetError:
                 pass  # heard when it is loaded
             others.append(i)
-        installed = _version() if wanted else ""
-        keys = {recipe: recipe.key(installed) for recipe in wanted}
+        compiler = installed() if wanted else ""
+        keys = {recipe: recipe.key(compiler) for recipe in wanted}
         self._recall(keys, cache)
         missing = [recipe for recipe in wanted if recipe not in self._built]
         cached = (
@@ -246,6 +246,15 @@ class Triton:
             shared=loaded.cubin.shared + driver.attribute(loaded.function, "shared"),
         )
         return Probe(written.scratch, 0, 1, resources)
+
+    def taken(self, kernel: Kernel) -> Resources | None:
+        """What a launch takes of a kernel that was got ready, by its compiled code alone: no GPU is
+        asked. None where it cannot be compiled."""
+        written = self.program(kernel)
+        built = self._built[self._recipe(written)]
+        if isinstance(built, str):
+            return None
+        return Resources(written.ctas, 32 * built.warps, built.registers, built.shared)
 
     def load(self, recipe: CubinRecipe) -> Loaded:
         """A kernel on the device, compiled if need be. TargetError if that cannot be."""
@@ -356,8 +365,9 @@ def _tell(trace: Trace, name: str, built: CubinOrReason) -> None:
 
 
 @functools.cache
-def _version() -> str:
-    """Triton's, by what is installed and not by importing it; nightly builds have another name."""
+def installed() -> str:
+    """Triton's version, by what is installed and not by importing it; nightly builds have another
+    name."""
     for name in ("triton", "pytorch-triton"):
         try:
             return version(name)
