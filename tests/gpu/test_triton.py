@@ -292,6 +292,8 @@ def test_what_is_known_of_a_cubin_is_what_its_node_says(target: CudaTarget) -> N
     assert ours.launches == seen.launches == 1
     assert seen.resources is not None, "the graph has no kernel"
     assert ours.resources == seen.resources
+    (task,) = run.plan.tasks.tasks
+    assert target._triton.taken(task.kernel) == seen.resources  # which no GPU was asked for
 
 
 def test_verification_finds_what_is_wrong(target: CudaTarget) -> None:
