@@ -144,7 +144,7 @@ class ValueFacts:
         """Take in a node whose operands are known already."""
         self.types.update(zip(node.results, node.types, strict=True))
         self.producers.update(dict.fromkeys(node.results, node))
-        if computable(node) and self.constant.issuperset(node.uses):
+        if self.constant.issuperset(node.uses) and computable(node):
             self.constant.update(node.results)
 
 

@@ -38,7 +38,7 @@ class Builder:
     def renamed(self, node: Node) -> Node:
         """The source's node, reading what has come in place of what it read."""
         table = self._substitutes
-        if not any(name in table for name in node.uses):
+        if table.keys().isdisjoint(node.uses):
             return node
         args = tuple(rename(arg, table) for arg in node.args)
         kwargs = tuple((key, rename(arg, table)) for key, arg in node.kwargs)
@@ -46,12 +46,10 @@ class Builder:
 
     def keep(self, node: Node) -> None:
         """The source's node as it is; its types are inferred anew if what it reads has others."""
-        reads = node.uses
+        reads, before, now = node.uses, self._before, self.facts.types
         node = self.renamed(node)
-        if any(
-            self.facts.types[new] != self._before[old]
-            for old, new in zip(reads, node.uses, strict=True)
-        ):
+        read = zip(reads, node.uses, strict=True)
+        if any(now[new] is not before[old] and now[new] != before[old] for old, new in read):
             inferred = ops.infer(node.op, node.args, node.kwargs, self.facts.types)
             node = Node(
                 node.name, node.op, node.args, node.kwargs, inferred, node.origin, node.strict
