@@ -72,6 +72,7 @@ def test_weights_in_the_file_and_beside_it_are_read(tmp_path: Path) -> None:
         ("", "names no file"),
         ("a\0b", "names no file"),
         ("missing.bin", "missing.bin"),
+        ("a" * 5000, "why:  File name too long"),
     ],
 )
 def test_nothing_beyond_the_folder_is_read(tmp_path: Path, location: str, why: str) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 from anabranch.errors import OnnxError
 
 COPY = "put the file into the model's folder, and export or copy the model again"
+MOST_SHOWN = 200
+"""Characters of a location, which may have as many as its author likes."""
 
 
 def external_bytes(
@@ -64,14 +66,18 @@ def _inside(folder: Path, location: str, name: str) -> Path:
     root = folder.resolve()
     try:
         path = (root / location).resolve()
-    except (OSError, RuntimeError) as failed:  # links that go round
+        plain = path.is_file() or not path.exists()
+    except OSError as failed:  # a name that is too long
+        raise _elsewhere(location, name, failed.strerror or str(failed)) from failed
+    except RuntimeError as failed:  # links that go round
         raise _elsewhere(location, name, str(failed)) from failed
     if not path.is_relative_to(root):
         raise _elsewhere(location, name, "it is a link that leads out of the model's folder")
-    if path.exists() and not path.is_file():  # a pipe would be waited for
+    if not plain:  # a pipe would be waited for
         raise _elsewhere(location, name, "it is no plain file")
     return path
 
 
 def _elsewhere(location: str, name: str, why: str) -> OnnxError:
-    return OnnxError(f"the data of {name} were not read from {location!r}", why, COPY)
+    said = location if len(location) <= MOST_SHOWN else f"{location[:MOST_SHOWN]}..."
+    return OnnxError(f"the data of {name} were not read from {said!r}", why, COPY)
