@@ -132,3 +132,34 @@ def test_norms_in_half_precision_are_those_of_torch(tmp_path: Path) -> None:
     program = torch.export.export(net, (x,), strict=False)
     calls = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
     assert calls == ["aten.rms_norm.default"]
+
+
+@pytest.mark.parametrize(
+    ("scales", "mode", "place"),
+    [
+        ((1.7, 0.3), "nearest", "asymmetric"),
+        ((0.6, 1.1), "nearest", "asymmetric"),
+        ((0.6, 1.1), "linear", "align_corners"),
+        ((1.7, 0.3), "cubic", "align_corners"),
+        ((1.1, 0.3), "linear", "half_pixel"),
+    ],
+)
+def test_scales_that_are_no_whole_numbers_are_those_of_torch(
+    scales: tuple[float, float], mode: str, place: str, tmp_path: Path
+) -> None:
+    """As torch's exporter writes them: 17 / 1.7 in 64 bits of 1.7 in 32 bits lies below 10."""
+    node = make_node(
+        "Resize",
+        ["x", "", "scales"],
+        ["y"],
+        mode=mode,
+        coordinate_transformation_mode=place,
+        nearest_mode="floor",
+    )
+    by = weight("scales", np.array([1, 1, *scales], dtype=np.float32))
+    made = model([node], [value("x", 1, 2, 30, 41)], [value("y", None, None, None, None)], [by])
+    x = torch.randn(1, 2, 30, 41, generator=torch.Generator().manual_seed(0))
+    name = {"nearest": "nearest", "linear": "bilinear", "cubic": "bicubic"}[mode]
+    corners = None if mode == "nearest" else place == "align_corners"
+    want = torch.nn.functional.interpolate(x, scale_factor=scales, mode=name, align_corners=corners)
+    torch.testing.assert_close(from_onnx(written(tmp_path, made))(x), want, atol=1e-4, rtol=1e-4)

@@ -6,6 +6,7 @@ floats of 4 and 6 bits, have no dtype here.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from anabranch.errors import OnnxError
@@ -69,3 +70,13 @@ def dtype_of(code: int, floats: torch.dtype = torch.float32) -> torch.dtype:
             "leave out the part of the model that uses it, text as a rule, and run it before",
         )
     return DTYPES[code]
+
+
+def shortest(number: float) -> float:
+    """The number with the fewest digits that a file's 32 bits stand for: the one that was written
+    in the model, as far as nobody can tell them apart.
+
+    >>> shortest(9.999999747378752e-06)
+    1e-05
+    """
+    return float(str(np.float32(number)))

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,7 +23,7 @@ from anabranch.cache.whole_file import path_of
 from anabranch.errors import OnnxError
 from anabranch.frontend.onnx.check_graph import checked
 from anabranch.frontend.onnx.door import onnx_packages
-from anabranch.frontend.onnx.element_types import SMALL_BITS, dtype_of
+from anabranch.frontend.onnx.element_types import SMALL_BITS, dtype_of, shortest
 from anabranch.frontend.onnx.graph import OnnxFile, OnnxGraph, OnnxInput, OnnxNode
 from anabranch.frontend.onnx.opset import check_opset
 from anabranch.frontend.onnx.tensors import tensor_of
@@ -292,16 +291,6 @@ class _Reading:
         if kind in ("INTS", "STRINGS"):
             return tuple(value)
         return shortest(value) if kind == "FLOAT" else value
-
-
-def shortest(number: float) -> float:
-    """The number with the fewest digits that a file's 32 bits stand for: the one that was written
-    in the model, as far as nobody can tell them apart.
-
-    >>> shortest(9.999999747378752e-06)
-    1e-05
-    """
-    return float(str(np.float32(number)))
 
 
 def _text(name: Any) -> str:

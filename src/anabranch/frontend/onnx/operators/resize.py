@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anabranch.frontend.onnx.call import OnnxCall
+from anabranch.frontend.onnx.element_types import shortest
 from anabranch.frontend.onnx.operators.operator import OnnxOperator, OperatorTable
 
 MODES = {"linear": {1: "linear", 2: "bilinear", 3: "trilinear"}, "cubic": {2: "bicubic"}}
@@ -28,7 +29,7 @@ def resize(
         call.get("coordinate_transformation_mode", "half_pixel"),
     )
     if scales:
-        by = dict(zip(axes, scales, strict=True))
+        by = {axis: _written(scale) for axis, scale in zip(axes, scales, strict=True)}
         to = {axis: _scaled(x.shape[axis], scale) for axis, scale in by.items()}
     else:
         to, by = _by_sizes(call, x, axes, list(sizes))
@@ -44,6 +45,11 @@ def resize(
             part = (roi[at], roi[at + count]) if crop and roi else (0.0, 1.0)
             x = _one_axis(call, x, axis, int(to[axis]), float(by[axis]), mode, place, part)
     return x
+
+
+def _written(scale: Any) -> Any:
+    """The scale that was meant: 0.7, of which a file's 32 bits make a size of 699.99999 pixels."""
+    return shortest(scale) if isinstance(scale, float) else scale
 
 
 def _scaled(size: Any, scale: Any) -> Any:
@@ -91,7 +97,8 @@ def _as_torch(
         or abs(by.get(axis, 1.0) * x.shape[axis] - to.get(axis, x.shape[axis])) < 1e-4
         for axis in range(2, x.dim())
     )
-    if not exact or not x.is_floating_point():
+    corners = place == "align_corners"  # the corners and the size tell all, whatever the scale
+    if not (exact or corners) or not x.is_floating_point():
         return None
     rounding = call.get("nearest_mode", "round_prefer_floor")
     if mode == "nearest":
@@ -101,7 +108,6 @@ def _as_torch(
         return F.interpolate(x, sizes, mode="nearest")
     name = MODES[mode].get(rank)
     usual = call.get("cubic_coeff_a", -0.75) == -0.75 and not call.get("exclude_outside", 0)
-    corners = place == "align_corners"
     half = place == "half_pixel" or (place == "pytorch_half_pixel" and all(s > 1 for s in sizes))
     if name is None or not usual or not (corners or half):
         return None
@@ -126,7 +132,11 @@ def _one_axis(
 ) -> Tensor:
     """One axis, by a product with a matrix of weights."""
     length = x.shape[axis]
-    at = _places(length, size, scale, place, part)
+    if mode == "nearest" and place == "asymmetric":  # a tie falls as torch's 32 bits let it fall
+        at = torch.arange(size, dtype=torch.float32) * torch.tensor(1 / scale, dtype=torch.float32)
+        at = at.double()
+    else:
+        at = _places(length, size, scale, place, part)
     weights = _weights(call, at, length, scale, mode)
     if place == "tf_crop_and_resize":
         outside = (at < 0) | (at > length - 1)
@@ -149,8 +159,7 @@ def _places(length: int, size: int, scale: float, place: str, part: tuple[float,
     if place == "asymmetric":
         return i / scale
     if place == "align_corners":
-        last = scale * length - 1  # of a size that is no whole number, where scales are given
-        return i * (length - 1) / last if last > 0 else torch.zeros_like(i)
+        return i * (length - 1) / (size - 1) if size > 1 else torch.zeros_like(i)
     if place == "pytorch_half_pixel" and size == 1:
         return torch.zeros_like(i) - 0.0
     if place == "tf_crop_and_resize":
