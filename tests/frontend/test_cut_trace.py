@@ -87,6 +87,17 @@ def test_the_same_is_asked_once() -> None:
     assert targets(trace).count(aten.index.Tensor) == 1 and len(trace.cuts) == 1
 
 
+def test_views_that_are_returned_are_of_tensors_of_their_own() -> None:
+    def model(x: Tensor) -> Any:
+        best = x.topk(2)[0], x.topk(2)[0]
+        return x.nonzero(), *torch.where(x), x.nonzero().t(), *best
+
+    x = torch.tensor([1.0, 0.0, 2.0, 3.0])
+    rows, places, columns, *best = rerun(traced(model, x), x)
+    memories = [t.untyped_storage().data_ptr() for t in (rows, places, columns, *best)]
+    assert len(set(memories)) == len(memories)
+
+
 def test_random_numbers_are_drawn_as_often() -> None:
     def model(x: Tensor) -> Tensor:
         x = x + torch.rand(3) + torch.rand(3)

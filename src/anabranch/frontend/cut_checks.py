@@ -22,6 +22,8 @@ import torch
 from torch import Tensor, fx
 from torch.utils._sympy.printers import PythonPrinter
 
+from anabranch.frontend.cut_decisions import FloatRecord
+from anabranch.frontend.structure import same_literal
 from anabranch.ir.ops import packet_name
 
 ITEM = torch.ops.aten._local_scalar_dense.default
@@ -68,7 +70,8 @@ class Cut:
 class CutRecord:
     """What a trace asked for. `cuts`: the operators, in order; `symbols`: of each symbol the cut,
     and which size of which result it is, None for a number; `taken`: truth values that were taken
-    as they were answered; `unknown`: operators of which torch does not know what they give."""
+    as they were answered; `unknown`: operators of which torch does not know what they give;
+    `floats`: what was computed of floating-point numbers, and decided by them."""
 
     cuts: list[fx.Node] = field(default_factory=list)
     symbols: dict[sympy.Symbol, tuple[fx.Node, tuple[int, int] | None]] = field(
@@ -76,6 +79,7 @@ class CutRecord:
     )
     taken: list[tuple[fx.Node, Any]] = field(default_factory=list)
     unknown: set[fx.Node] = field(default_factory=set)
+    floats: FloatRecord = field(default_factory=FloatRecord)
     origins: dict[fx.Node, str] = field(default_factory=dict)
     """The user's line of each cut."""
 
@@ -104,6 +108,24 @@ def checked(graph: fx.Graph, asked: CutRecord, guards: Sequence[Any]) -> list[Cu
     for cut, value in asked.taken:
         check = PathCheck(f"{cut.name} == {value!r}", asked.origins[cut])
         put(check, [cut], _taken(value, check), cut)
+    noted = set[tuple[Any, str]]()
+    for decision in asked.floats.decisions:
+        symbols = asked.floats.asked_of(decision.expr)
+        if not symbols or (decision.expr, repr(decision.answer)) in noted:
+            continue
+        noted.add((decision.expr, repr(decision.answer)))
+        homes = [asked.symbols[symbol] for symbol in symbols]
+        cut = max((home for home, _ in homes), key=order.__getitem__)
+        told = {str(s): _told(*home) for s, home in zip(symbols, homes, strict=True)}
+        text = asked.floats.text(decision.expr, told)
+        if type(decision.answer) is bool:
+            text = text if decision.answer else f"not {text}"
+        else:
+            text = f"{text} == {decision.answer!r}"
+        check = PathCheck(text, decision.origin)
+        about = [_answer_node(graph, order, *home) for home in homes]
+        number = asked.floats.function(decision.expr)
+        put(check, about, _deciding(number, decision.answer, check), cut)
     for guard in guards:
         symbols = sorted(guard.expr.free_symbols & asked.symbols.keys(), key=str)
         if not symbols or _trivial(guard.expr):
@@ -174,7 +196,19 @@ def _answer_node(
 
 def _taken(value: Any, check: PathCheck) -> Callable[..., Any]:
     def holds(answer: Any) -> None:
-        if answer != value:
+        if not same_literal(answer, value):
+            raise Unseen(check)
+
+    return holds
+
+
+def _deciding(number: Callable[..., Any], value: Any, check: PathCheck) -> Callable[..., Any]:
+    def holds(*answers: Any) -> None:
+        try:
+            found = number(*answers)
+        except (ArithmeticError, ValueError):  # 1 / v, int(v): or another decision came before it
+            raise Unseen(check) from None
+        if not same_literal(found, value):
             raise Unseen(check)
 
     return holds

@@ -90,11 +90,15 @@ def _fill(graph: fx.Graph) -> None:
 
 
 def _merge(graph: fx.Graph) -> None:
-    """Compute and ask once what is computed or asked several times. Two that are returned stay two
-    tensors."""
+    """Compute and ask once what is computed or asked several times. Two that are returned, or of
+    which views are, stay two tensors."""
     seen: dict[Any, fx.Node] = {}
     handed = set[fx.Node]()
-    returned = set(graph.output_node().all_input_nodes)
+    returned = set[fx.Node]()
+    for node in graph.output_node().all_input_nodes:
+        while node not in returned:
+            returned.add(node)
+            node = node.args[0] if _is_view(node) and isinstance(node.args[0], fx.Node) else node
     for node in list(graph.nodes):
         if node.op != "call_function" or has_effects(node):
             continue

@@ -41,6 +41,7 @@ from torch.fx.experimental.proxy_tensor import (
     py_sym_types,
     track_tensor_tree,
 )
+from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, free_unbacked_symbols
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -50,6 +51,7 @@ from anabranch.frontend.checks import check_results
 from anabranch.frontend.contiguous_calls import LAID, LaidByCopies, copy_laid
 from anabranch.frontend.cut_answers import ByNumbers, LaidTensor, ValueAnswer, answers_of, may_ask
 from anabranch.frontend.cut_checks import ITEM, Cut, CutRecord, checked
+from anabranch.frontend.cut_decisions import floats_by_operators
 from anabranch.frontend.cut_simplify import copy_results, simplify
 from anabranch.frontend.cut_writes import write_values
 from anabranch.frontend.export_errors import NO_NUMBER, OF_SYMBOLS
@@ -219,6 +221,7 @@ class _SymbolicTrace:
             torch.no_grad(),
             own_kernels(),
             enable_python_dispatcher(),
+            floats_by_operators(cutting.fresh, cutting.asked.symbols, cutting.asked.floats),
             # A size that nobody has looked at is not taken for 0 or 1.
             SYMBOLIC.patch(backed_size_oblivious=True),
         ):
@@ -324,6 +327,7 @@ class _Cutting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch anno
         super().__init__()  # type: ignore[no-untyped-call] # as above
         self.fake, self.shapes, self.answers = fake, shapes, iter(answers)
         self.asked = CutRecord()
+        self._made = 0
         self.format: torch.memory_format | None = None
         """What aliases that are made now are marked with."""
 
@@ -363,19 +367,30 @@ class _Cutting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch anno
         if type(value) not in (int, float):
             self.asked.taken.append((node.node, value))
             return value
-        source = _named(f"cut_{len(self.asked.cuts)}")
-        dynamic = DimDynamic.DYNAMIC
         if type(value) is int:
+            source, dynamic = _named(f"cut_{len(self.asked.cuts)}"), DimDynamic.DYNAMIC
             symbol = self.shapes.create_symbol(
                 value, source, dynamic, None, positive=None, do_not_specialize_zero_one=True
             )
             symbolic: Any = self.shapes.create_symintnode(symbol, hint=value, source=source)
         else:
-            symbol = self.shapes.create_unspecified_symbol(value, source, dynamic)
-            symbolic = self.shapes.create_symfloatnode(symbol, hint=value, source=source)
+            symbolic = self.fresh(float, value)
+            symbol = symbolic.node._expr
         self.asked.symbols[symbol] = node.node, None
         track_tensor_tree(symbolic, node, constant=None, tracer=_tracer())
         return symbolic
+
+    def fresh(self, kind: type, value: Any) -> Any:
+        """A number or a truth value of which nothing is known but what it is for the example."""
+        self._made += 1
+        source, dynamic = _named(f"number_{self._made}"), DimDynamic.DYNAMIC
+        if kind is float:
+            symbol = self.shapes.create_unspecified_symbol(value, source, dynamic)
+            return self.shapes.create_symfloatnode(symbol, hint=value, source=source)
+        symbol = self.shapes.create_symbol(
+            *(int(value), source, dynamic, None), positive=None, do_not_specialize_zero_one=True
+        )
+        return torch.SymBool(SymNode(sympy.Eq(symbol, 1), self.shapes, bool, bool(value)))
 
     def _tensors(self, func: Any, args: Any, kwargs: Any, noted: Any) -> Any:
         declared_shapes: list[Any] | None

@@ -42,6 +42,7 @@ from anabranch.frontend.export_patches import (
     numbers_kept,
     quiet,
 )
+from anabranch.frontend.float_questions import floats_asked
 from anabranch.frontend.idle_dropout import IdleDropout
 from anabranch.frontend.kept_layouts import KeptLayouts
 from anabranch.frontend.layout_aliases import layout_guards, value_guards, written_by_strides
@@ -224,6 +225,7 @@ def _recording(
         numbers_kept(module),
         texts_of_values() if texts else nullcontext(),
         python_numbers() if texts else nullcontext(),
+        floats_asked() if texts else nullcontext(),
     ):
         yield state
 

@@ -1,0 +1,81 @@
+"""Questions about a floating-point number of a tensor that torch answers without its value.
+
+    v = x.max().item()
+    if v != v:               torch: False      NaN is not itself
+    if v - v == 0:           torch: True       inf - inf is NaN
+    if n / 3 * 3 == n:       torch: True       a quotient is rounded
+
+Its symbols are real numbers. Such a model asks for values, and is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sympy
+import torch
+from torch.fx.experimental.sym_node import SymNode
+
+from anabranch.errors import DataDependentError
+from anabranch.frontend.source import running_at
+
+COMPARED = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+READ = ("__bool__", "__int__", "__float__")
+
+
+@contextmanager
+def floats_asked() -> Iterator[None]:
+    """Within it DataDependentError for each of these questions."""
+    kind: Any = torch.SymFloat
+    evaluate = SymNode.evaluate
+
+    def asked(number: Any, size_oblivious: bool = False) -> Any:
+        answer = evaluate(number, size_oblivious)
+        if any(symbol.is_integer is not True for symbol in number.expr.free_symbols):
+            raise _by_values()  # torch knows by ranges: v * v >= 0, and that of a NaN is not
+        return answer
+
+    before = {name: getattr(kind, name) for name in (*COMPARED, *READ)}
+    for name, own in before.items():
+        setattr(kind, name, (_compared if name in COMPARED else _read)(own))
+    SymNode.evaluate = asked  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        SymNode.evaluate = evaluate  # type: ignore[method-assign]
+        for name, own in before.items():
+            setattr(kind, name, own)
+
+
+def _compared(own: Callable[..., Any]) -> Callable[..., Any]:
+    def compared(number: Any, other: Any) -> Any:
+        answer = own(number, other)
+        known = isinstance(answer, torch.SymBool) and answer.node.expr in (
+            sympy.true,
+            sympy.false,
+        )
+        if known or isinstance(answer, bool):
+            raise _by_values()
+        return answer
+
+    return compared
+
+
+def _read(own: Callable[..., Any]) -> Callable[..., Any]:
+    def read(number: Any) -> Any:
+        if getattr(number.node.expr, "is_number", True):
+            raise _by_values()
+        return own(number)
+
+    return read
+
+
+def _by_values() -> DataDependentError:
+    return DataDependentError(
+        "the model's control flow depends on a floating-point number of a tensor",
+        "torch decides it as for a real number, and NaN, infinities and rounding are none",
+        "use torch.where, or compile the parts before and after",
+        running_at(),
+    )
