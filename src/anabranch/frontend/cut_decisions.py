@@ -193,7 +193,7 @@ def floats_by_operators(
     ]
     for number, name, own in divisions:
         setattr(number, name, divided(own, name == "__rfloordiv__"))
-    ProxyTorchDispatchMode.__sym_dispatch__ = computed  # type: ignore[method-assign]
+    ProxyTorchDispatchMode.__sym_dispatch__ = computed  # type: ignore[method-assign, assignment]
     SymNode.evaluate = decided  # type: ignore[method-assign, assignment]
     try:
         yield

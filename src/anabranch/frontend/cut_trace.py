@@ -390,7 +390,8 @@ class _Cutting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch anno
         symbol = self.shapes.create_symbol(
             *(int(value), source, dynamic, None), positive=None, do_not_specialize_zero_one=True
         )
-        return torch.SymBool(SymNode(sympy.Eq(symbol, 1), self.shapes, bool, bool(value)))
+        truth: Any = torch.SymBool
+        return truth(SymNode(sympy.Eq(symbol, 1), self.shapes, bool, bool(value)))
 
     def _tensors(self, func: Any, args: Any, kwargs: Any, noted: Any) -> Any:
         declared_shapes: list[Any] | None
