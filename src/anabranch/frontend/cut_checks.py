@@ -205,10 +205,10 @@ def _taken(value: Any, check: PathCheck) -> Callable[..., Any]:
 def _deciding(number: Callable[..., Any], value: Any, check: PathCheck) -> Callable[..., Any]:
     def holds(*answers: Any) -> None:
         try:
-            found = number(*answers)
+            answer = number(*answers)
         except (ArithmeticError, ValueError):  # 1 / v, int(v): or another decision came before it
             raise Unseen(check) from None
-        if not same_literal(found, value):
+        if not same_literal(answer, value):
             raise Unseen(check)
 
     return holds

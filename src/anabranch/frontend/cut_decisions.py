@@ -40,7 +40,7 @@ SIGNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class FloatDecision:
     """A number that Python looked at. `answer`: what it was for the example; `expr`: the number, in
     symbols; `origin`: the user's line."""
 
@@ -57,19 +57,19 @@ class FloatRecord:
     computed: dict[sympy.Symbol, tuple[Callable[..., Any], tuple[Any, ...]]] = field(
         default_factory=dict
     )
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[FloatDecision] = field(default_factory=list)
 
     def asked_of(self, expr: sympy.Basic) -> list[sympy.Symbol]:
         """The symbols that a number is computed of in the end."""
-        found: dict[sympy.Symbol, None] = {}
+        ends: dict[sympy.Symbol, None] = {}
         for symbol in sorted(expr.free_symbols, key=str):
             if symbol not in self.computed:
-                found[symbol] = None
+                ends[symbol] = None
                 continue
             for arg in self.computed[symbol][1]:
                 if isinstance(arg, sympy.Basic):
-                    found.update(dict.fromkeys(self.asked_of(arg)))
-        return list(found)
+                    ends.update(dict.fromkeys(self.asked_of(arg)))
+        return list(ends)
 
     def function(self, expr: sympy.Basic) -> Callable[..., Any]:
         """A number, as a function of what it is computed of in the end."""
@@ -82,22 +82,22 @@ class FloatRecord:
         ends = self.asked_of(expr)
 
         def value(*numbers: Any) -> Any:
-            known = dict(zip(ends, numbers, strict=True))
-            return outer(*(each(known) for each in inner))
+            values = dict(zip(ends, numbers, strict=True))
+            return outer(*(each(values) for each in inner))
 
         return value
 
     def _of_symbol(self, symbol: sympy.Symbol) -> Callable[[Mapping[sympy.Symbol, Any]], Any]:
         if symbol not in self.computed:
-            return lambda known: known[symbol]
+            return lambda values: values[symbol]
         called, args = self.computed[symbol]
         ends = [self.asked_of(arg) if isinstance(arg, sympy.Basic) else [] for arg in args]
         inner = [self.function(arg) if isinstance(arg, sympy.Basic) else arg for arg in args]
 
-        def value(known: Mapping[sympy.Symbol, Any]) -> Any:
+        def value(values: Mapping[sympy.Symbol, Any]) -> Any:
             return called(
                 *(
-                    each(*(known[end] for end in of)) if isinstance(arg, sympy.Basic) else arg
+                    each(*(values[end] for end in of)) if isinstance(arg, sympy.Basic) else arg
                     for arg, each, of in zip(args, inner, ends, strict=True)
                 )
             )
@@ -147,9 +147,9 @@ def floats_by_operators(
         if not result.node.has_hint():
             return dispatch(mode, func, types, args, kwargs)
         kind = float if isinstance(result, torch.SymFloat) else bool
-        return made(mode, kind, result.node.hint, func, args)
+        return symbol_of(mode, kind, result.node.hint, func, args)
 
-    def made(mode: Any, kind: type, value: Any, func: Any, args: Any) -> Any:
+    def symbol_of(mode: Any, kind: type, value: Any, func: Any, args: Any) -> Any:
         number = fresh(kind, value)
         (symbol,) = number.node._expr.free_symbols
         record.computed[symbol] = (
@@ -169,7 +169,7 @@ def floats_by_operators(
             values = [arg.node.hint if isinstance(arg, py_sym_types) else arg for arg in args]
             if mode is None or not floats or any(value is None for value in values):
                 return own(number, other)
-            return made(mode, float, values[0] // values[1], operator.floordiv, args)
+            return symbol_of(mode, float, values[0] // values[1], operator.floordiv, args)
 
         return divide
 
@@ -180,10 +180,10 @@ def floats_by_operators(
             symbol in record.computed or (symbol in asked and symbol.is_integer is not True)
             for symbol in symbols
         )
-        known = all(symbol in asked for symbol in record.asked_of(expr))
-        if not by_floats or not known or not number.has_hint():
+        answered = all(symbol in asked for symbol in record.asked_of(expr))
+        if not by_floats or not answered or not number.has_hint():
             return evaluate(number, size_oblivious)
-        record.decisions.append(Decision(number.hint, expr, running_at()))
+        record.decisions.append(FloatDecision(number.hint, expr, running_at()))
         return number.hint
 
     divisions = [

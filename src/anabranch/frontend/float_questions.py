@@ -52,11 +52,11 @@ def floats_asked() -> Iterator[None]:
 def _compared(own: Callable[..., Any]) -> Callable[..., Any]:
     def compared(number: Any, other: Any) -> Any:
         answer = own(number, other)
-        known = isinstance(answer, torch.SymBool) and answer.node.expr in (
+        decided = isinstance(answer, torch.SymBool) and answer.node.expr in (
             sympy.true,
             sympy.false,
         )
-        if known or isinstance(answer, bool):
+        if decided or isinstance(answer, bool):
             raise _by_values()
         return answer
 
