@@ -110,10 +110,14 @@ def test_zeros_have_the_sign_of_eager_whatever_stands_beside(
             assert torch.equal(result.signbit()[number], wanted.signbit()[number])
 
 
-def test_a_shrunk_activation_is_trained() -> None:
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_shrunk_activation_is_trained(dynamic: bool) -> None:
+    torch.compiler.reset()
     model = nn.Sequential(nn.Linear(4, 4), nn.Softshrink(0.1), nn.Linear(4, 4), nn.Hardshrink(0.2))
-    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-    fast = torch.compile(model, backend="anabranch")
-    wanted = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
-    result = torch.autograd.grad(fast(x).square().sum(), list(model.parameters()))
-    torch.testing.assert_close(result, wanted)
+    fast = torch.compile(model, backend="anabranch", dynamic=dynamic)
+    for count in (3, 5) if dynamic else (3,):
+        x = torch.randn(count, 4, generator=torch.Generator().manual_seed(0))
+        wanted = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+        result = torch.autograd.grad(fast(x).square().sum(), list(model.parameters()))
+        torch.testing.assert_close(result, wanted)
+    torch.compiler.reset()

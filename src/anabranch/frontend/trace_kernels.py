@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch import _prims_common as prims
 from torch._C import DispatchKey
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 
@@ -33,11 +35,23 @@ aten = torch.ops.aten
 TraceKernels = Mapping[Any, Mapping[DispatchKey, Callable[..., Any] | None]]
 """By operator and dispatch key the function that takes it apart; None where nothing does."""
 
+
+def _elementwise(*args: Any) -> Tensor:
+    """What an operator gives that computes element by element, without values."""
+    operands = [arg for arg in args if isinstance(arg, Tensor)]
+    strides: Any = prims.compute_elementwise_output_strides(*operands)
+    first = operands[0]
+    return torch.empty_strided(first.shape, strides, dtype=first.dtype, device="meta")
+
+
 LEFT_WHOLE: TraceKernels = {
-    aten.softshrink.default: {DispatchKey.Autograd: None},
-    aten.hardshrink.default: {DispatchKey.Autograd: None},
+    aten.softshrink.default: {DispatchKey.Autograd: None, DispatchKey.Meta: _elementwise},
+    aten.hardshrink.default: {DispatchKey.Autograd: None, DispatchKey.Meta: _elementwise},
+    aten.softshrink_backward.default: {DispatchKey.Meta: _elementwise},
+    aten.hardshrink_backward.default: {DispatchKey.Meta: _elementwise},
 }
-"""Operators that stay. What torch takes softshrink apart into has zeros of another sign."""
+"""Operators that stay. What torch takes softshrink apart into has zeros of another sign; its own
+results without values are of fixed sizes alone."""
 
 _LOCK: Any = threading.Lock()
 os.register_at_fork(after_in_child=_LOCK._at_fork_reinit)  # whoever held it is not in the child
