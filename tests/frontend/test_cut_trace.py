@@ -68,6 +68,17 @@ def test_what_python_decides_is_checked() -> None:
             rerun(trace, other)
 
 
+def test_a_number_may_be_negative_where_a_size_is_not() -> None:
+    def model(x: Tensor) -> Tensor:
+        n = x[0].item()
+        return x[x > 0] + n if n >= 0 else x
+
+    trace = traced(model, torch.tensor([2, 3]))
+    assert checks(trace) == ["item >= 0"]
+    with pytest.raises(Unseen, match="item >= 0"):
+        rerun(trace, torch.tensor([-2, 3]))
+
+
 def test_a_number_that_counts_is_fixed() -> None:
     def model(x: Tensor, times: Tensor) -> Tensor:
         for _ in range(int(times)):

@@ -128,9 +128,9 @@ def checked(graph: fx.Graph, asked: CutRecord, guards: Sequence[Any]) -> list[Cu
         put(check, about, _deciding(number, decision.answer, check), cut)
     for guard in guards:
         symbols = sorted(guard.expr.free_symbols & asked.symbols.keys(), key=str)
-        if not symbols or _trivial(guard.expr):
-            continue
         homes = [asked.symbols[symbol] for symbol in symbols]
+        if not symbols or _trivial(guard.expr, homes):
+            continue
         cut = max((home for home, _ in homes), key=order.__getitem__)
         told = {str(s): _told(*home) for s, home in zip(symbols, homes, strict=True)}
         check = PathCheck(_text(guard.expr, told), _asked_at(guard) or asked.origins[cut])
@@ -148,9 +148,10 @@ def _why(node: fx.Node, asked: CutRecord) -> str:
     return A_NUMBER
 
 
-def _trivial(expr: sympy.Expr) -> bool:
-    """No size is negative."""
-    return isinstance(expr, sympy.Ge) and expr.lhs.is_Symbol and expr.rhs == 0
+def _trivial(expr: sympy.Expr, homes: Sequence[tuple[fx.Node, tuple[int, int] | None]]) -> bool:
+    """No size is negative; a number may be."""
+    sizes = all(place is not None for _, place in homes)
+    return sizes and isinstance(expr, sympy.Ge) and expr.lhs.is_Symbol and expr.rhs == 0
 
 
 def _told(cut: fx.Node, place: tuple[int, int] | None) -> str:
