@@ -6,6 +6,7 @@ import copy
 import pickle
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,7 +25,9 @@ QUICK: dict[str, Any] = {"cache_dir": None, "search": "none", "scheduler": "sequ
 CPU = torch.device("cpu")
 
 
-def compiled(model: nn.Module, *args: Any, target: str = "cpu", **options: Any) -> CutModel:
+def compiled(
+    model: Callable[..., Any], *args: Any, target: str = "cpu", **options: Any
+) -> CutModel:
     found = anabranch.compile(model, args, target=target, **{**QUICK, **options})
     assert isinstance(found, CutModel)
     return found
@@ -201,6 +204,23 @@ def test_another_example_is_another_way() -> None:
         for sign in (-1.0, 1.0, -1.0):
             x = rows(sign)
             torch.testing.assert_close(fast(x), model(x))
+
+
+def test_ways_that_differ_in_constants_alone_are_two() -> None:
+    def model(x: Tensor) -> Tensor:
+        y = x.sin().cos() + 1
+        factors = [1.0, 2.0, 3.0] if y.sum() > 5 else [4.0, 5.0, 6.0]
+        y = y * torch.tensor(factors)
+        for _ in range(4):
+            y = y.sin()
+        return y
+
+    first, other = torch.zeros(3), torch.ones(3)
+    fast = compiled(model, first)
+    fast.add((other,))
+    for x in (first, other):
+        torch.testing.assert_close(fast(x), model(x))
+    assert not fast.unseen_calls
 
 
 def test_other_shapes_are_one_more_form() -> None:

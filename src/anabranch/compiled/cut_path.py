@@ -23,6 +23,7 @@ from anabranch.frontend.cut_trace import CutTrace
 from anabranch.frontend.operators import has_random
 from anabranch.frontend.structure import same_literal
 from anabranch.ir.ambient import without_autocast
+from anabranch.ir.key import digest_tensor
 from anabranch.ir.protocols import Cost
 from anabranch.ir.tolerances import relative_error
 from anabranch.tuning.verify.plan import EAGER_TOLERANCE
@@ -170,15 +171,17 @@ def last_reads(
 
 
 def identity(step: CutStep) -> str:
-    """Steps of one identity compute the same of values and weights of the same names."""
-    kinds = []
+    """Steps of one identity compute the same of values and weights of the same names, with the same
+    constants."""
+    kinds = [f"{name} {digest_tensor(held)}" for name, held in step.module.named_buffers()]
+    kinds += [part.code for part in step.module.modules() if isinstance(part, torch.fx.GraphModule)]
     for node in step.module.graph.nodes:
         if "check" in node.meta:
             kinds.append(node.meta["check"].text)
         if node.op == "placeholder" and isinstance(node.meta.get("val"), Tensor):
             value = node.meta["val"]
             kinds.append(f"{value.dtype} {tuple(value.shape)} {tuple(value.stride())}")
-    return "\n".join((step.kind, *step.weights, *step.reads, *kinds, step.module.code))
+    return "\n".join((step.kind, *step.weights, *step.reads, *kinds))
 
 
 def same(first: CutPath, other: CutPath) -> bool:
