@@ -165,3 +165,38 @@ def test_changes_in_python_are_told() -> None:
 
     with pytest.raises(CaptureError, match=r"write the new value into it: self\.rows\.copy_"):
         compiled(Assigning(), rows())
+
+
+class Filled(Layers):
+    """A cache that one call fills to two thirds: a second one would go past its end."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x[:2])
+        self.rows.index_copy_(0, self.at + torch.arange(2), y)
+        self.at += 2
+        total: Tensor = self.rows.sum(0)
+        shown: Tensor = self.layers(total / total.abs().max().item())
+        return shown
+
+
+class FilledInput(Layers):
+    """The same of a cache and a counter that are given."""
+
+    def forward(self, x: Tensor, rows: Tensor, at: Tensor) -> Tensor:
+        y: Tensor = self.layers(x[:2])
+        rows.index_copy_(0, at + torch.arange(2), y)
+        at += 2
+        shown: Tensor = self.layers(rows.sum(0) / rows.abs().max().item())
+        return shown
+
+
+def test_plans_are_timed_on_the_example_as_it_was() -> None:
+    given = torch.zeros(3, 8), torch.zeros((), dtype=torch.long)
+    for model, more in ((Filled().eval(), ()), (FilledInput().eval(), given)):
+        fast = compiled(model, rows(), *more)
+        assert "as eager" in fast.explain()  # times the eager steps of each plan, many times over
+        own, theirs, x = copy.deepcopy(model), copy.deepcopy(more), rows()
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x, *more), own(x, *theirs))
+        for mine, other in zip(more, theirs, strict=True):
+            torch.testing.assert_close(mine, other)

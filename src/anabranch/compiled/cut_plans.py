@@ -129,6 +129,7 @@ class Sections:
         path = CutPath(*told, draws, *numbers)
         if self.options.verify:
             compare(trace, path.results(values), states, tensors)
+        _put_back(trace, states, state, tensors)
         self.read.update(trace.weights[name] for step in steps for name in step.weights)
         for cut in trace.cuts:
             self.trace.add("applied", "cut", cut.node.name, f"{cut.origin}: {cut.why}")
@@ -266,6 +267,22 @@ class Sections:
             if storage.data_ptr() not in plans
         }
         return replace(memory_use, weights=memory_use.weights + sum(own.values()))
+
+
+def _put_back(
+    trace: CutTrace,
+    states: Mapping[str, Tensor],
+    state: Mapping[str, Tensor],
+    tensors: Sequence[Tensor],
+) -> None:
+    """Give the example's tensors, which plans keep to be timed on, the values that it had before
+    the steps wrote to them: a counter may have gone past the end of its cache."""
+    with torch.no_grad():
+        for path, written in states.items():
+            written.copy_(state[path])
+        originals = [leaf for leaf in trace.leaves if isinstance(leaf, Tensor)]
+        for place in trace.written_inputs:
+            tensors[place].copy_(originals[place])
 
 
 def _nothing_left(trace: CutTrace) -> CaptureError:
