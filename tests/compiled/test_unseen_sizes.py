@@ -158,3 +158,42 @@ def test_sizes_of_what_torch_export_fixes_are_refused() -> None:
     quick: dict[str, Any] = {"target": "cpu", "cache_dir": None, "search": "none"}
     with pytest.raises(OptionError, match="no dimension varies"):
         anabranch.compile(double, (X[:1],), dynamic_shapes=spec, sizes=[1, 8], **quick)
+
+
+def test_a_plan_of_the_size_answers_no_call_that_lies_otherwise() -> None:
+    """A reader of all sizes knows what the model was answered for one of them."""
+
+    class Asking(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * x.stride(0)
+
+    fast = anabranch.compile(
+        Asking().eval(),
+        (torch.ones(3, 8),),
+        dynamic_shapes=({1: torch.export.Dim("n", min=2, max=8)},),
+        sizes=[4, 8],
+        unseen="refuse",
+        debug=0,
+    )
+    assert fast(torch.ones(3, 4)).unique() == 4
+    assert fast(torch.ones(3, 8)).unique() == 8
+    with pytest.raises(InputError, match=r"x.stride\(\) is \(8, 1\), compiled for \(4, 1\)"):
+        fast(torch.ones(3, 8)[:, :4])
+
+
+def test_padding_a_call_takes_no_look_at_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding all parameters of a ResNet-50 took more than a millisecond in each padded call."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
+    fast = anabranch.compile(model, (torch.randn(8, 8),), sizes=[2, 4, 8])
+    calls = {n: torch.randn(n, 8) for n in (3, 5, 11)}
+    want = {n: model(x) for n, x in calls.items()}
+
+    def looked(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a padded call looked at the model, or bound its arguments by name")
+
+    for name in ("named_parameters", "named_buffers", "named_modules"):
+        monkeypatch.setattr(nn.Module, name, looked)
+    monkeypatch.setattr("anabranch.compiled.calls.bind", looked)
+    for n, x in calls.items():
+        torch.testing.assert_close(fast(x), want[n])

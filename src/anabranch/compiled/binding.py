@@ -139,7 +139,8 @@ def refusal(
     """Why a call fits no plan: what differs from the nearest, and all that there are. `why`: what
     is known beside that."""
     try:
-        nearest = min((bind(entry, args, kwargs).differences for entry in entries), key=len)
+        bound = [bind(entry, args, kwargs) for entry in entries]
+        nearest = min(bound, key=lambda to: (len(to.differences), -len(to.tensors))).differences
     except InputError as refused:
         nearest, what = [refused.why], refused.what
     else:

@@ -44,7 +44,13 @@ from anabranch.compiled.sources import sources
 from anabranch.compiled.states import StateMemory
 from anabranch.compiled.transforms import check_plain, transforming
 from anabranch.compiled.unseen_model import ModelThen
-from anabranch.compiled.unseen_sizes import Buckets, answer_between, grouped, known_form
+from anabranch.compiled.unseen_sizes import (
+    Buckets,
+    answer_between,
+    answer_padded,
+    grouped,
+    known_form,
+)
 from anabranch.compiled.weights import (
     Stamps,
     check_alike,
@@ -475,6 +481,9 @@ class Compiled(Plans):
             args, kwargs = held.marked(args, kwargs)
         if transforming():
             check_plain(pytree.tree_leaves((args, kwargs)))
+        done, outcome = answer_padded(self._buckets, args, kwargs)
+        if done:
+            return outcome
         for entry, (_, answer) in zip(self.entries, self._answers, strict=True):
             with suppress(InputError):
                 bound_call = bind(entry, args, kwargs)
@@ -491,12 +500,16 @@ class Compiled(Plans):
 
     def _states_are_the_models(self) -> bool:
         """Whether each state lies in the model's own tensor, so that the model may take a call."""
+        states = self.states.present()
+        if not states:  # looking for all tensors of a model takes longer than a call
+            return True
         held = dict[str, Tensor]()
         if isinstance(self.model, torch.nn.Module):
             held = dict(self.model.named_buffers(remove_duplicate=False))
             held.update(self.model.named_parameters(remove_duplicate=False))
-        states = self.states.present().items()
-        return all(name in held and held[name].data_ptr() == at.data_ptr() for name, at in states)
+        return all(
+            name in held and held[name].data_ptr() == at.data_ptr() for name, at in states.items()
+        )
 
     def _unseen(self, *args: Any, **kwargs: Any) -> Any:
         """What the model itself returns."""

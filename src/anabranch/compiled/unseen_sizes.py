@@ -29,6 +29,9 @@ from anabranch.frontend.structure import same_literal
 from anabranch.ir.refused import Refused
 from anabranch.ir.trees import with_shapes
 
+MOST_SIZES = 4096
+"""Of which it is remembered how calls are answered; for others it is found out in each call."""
+
 
 @dataclass(slots=True)
 class Buckets:
@@ -38,6 +41,8 @@ class Buckets:
     entries: list[Entry] = field(default_factory=list)
     answers: list[CallAnswer] = field(default_factory=list)
     read: Reader = field(init=False)
+    _chosen: dict[tuple[int, ...], int | str | None] = field(default_factory=dict)
+    """For sizes of earlier calls what `_plan_for` said."""
 
     def add(self, entry: Entry, answer: CallAnswer) -> None:
         """One more size."""
@@ -56,6 +61,8 @@ class Buckets:
         """Whether the plan answers calls that differ from those of these plans in sizes alone."""
         first = self.entries[0]
         own, other = signature_of(first), signature_of(entry)
+        if own.asked != other.asked:  # the reader of all knows the answers of one
+            return False
         literals = [[leaf.literal for leaf in each.inputs] for each in (own, other)]
         dtypes = [[x.type.dtype for x in each.plan.tasks.call_inputs] for each in (first, entry)]
         return (
@@ -101,9 +108,22 @@ class Buckets:
 
     def answered(self, tensors: Sequence[Tensor], sizes: tuple[int, ...]) -> tuple[bool, Any]:
         """Whether there is a result, and the result; else why there is none, in words."""
+        if sizes in self._chosen:
+            plan = self._chosen[sizes]
+        else:
+            plan = self._plan_for(sizes)
+            if len(self._chosen) < MOST_SIZES:
+                self._chosen[sizes] = plan
+        if isinstance(plan, int):
+            return True, self._padded(plan, tensors, sizes)
+        return self._in_pieces(tensors, sizes) if plan is None else (False, plan)
+
+    def _plan_for(self, sizes: tuple[int, ...]) -> int | str | None:
+        """The number of the plan that takes the least for a call of these sizes, padded where that
+        is harmless; None where they are larger than those of any plan; else why there is none."""
         refused = [why for i, n in enumerate(sizes) if (why := self._out_of_range(i, n))]
         if refused:
-            return False, str(refused[0])
+            return str(refused[0])
         fitting = [
             number
             for number, entry in enumerate(self.entries)
@@ -115,8 +135,8 @@ class Buckets:
             kept = (self._kept(i, sizes, full) for i in range(len(sizes)))
             why = next(filter(None, kept), None)
             if why is None:
-                return True, self._padded(number, tensors, sizes)
-        return self._in_pieces(tensors, sizes) if not fitting else (False, str(why))
+                return number
+        return str(why) if fitting else None
 
     def _out_of_range(self, number: int, size: int) -> Refused | None:
         dimension = self.sized.shapes.dimensions[number]
@@ -230,6 +250,20 @@ def _joined(results: Sequence[Sequence[Any]], proof: PaddingProof) -> list[Any]:
     return [joined(leaves, at[0][0]) if at else leaves[0] for leaves, at in columns]
 
 
+def answer_padded(
+    groups: Sequence[Buckets], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[bool, Any]:
+    """As `answer_between`, for calls of the very form that was compiled, without the words."""
+    for group in groups:
+        tensors = group.read(args, kwargs)
+        sizes = group.sized.shapes.sizes_of(tensors) if tensors is not None else None
+        if tensors is not None and sizes is not None:
+            done, answer = group.answered(tensors, sizes)
+            if done:
+                return True, answer
+    return False, None
+
+
 def answer_between(
     groups: Sequence[Buckets],
     args: tuple[Any, ...],
@@ -249,7 +283,8 @@ def answer_between(
             done, answer = group.answered(tensors, sizes)
         if done:
             return True, answer
-        why = why or answer
+        if not any(sizes in other.sizes() for other in groups):
+            why = why or answer  # else a plan of these sizes differs in something else
         if eager is not None:
             return True, eager(*args, **kwargs)
     return False, why

@@ -30,14 +30,14 @@ def padded(
     apart = _apart(tensor, axis, (outer, size, inner)) if outer > 1 else tensor
     at, more = (axis + 1, full - size) if outer > 1 else (axis, (full - size) * inner)
     shape = [*apart.shape]
+    shape[at] = more
     if zeros:
-        shape[at] = more
-        tail = apart.new_full(shape, int(true_masks and tensor.dtype == torch.bool))
+        tail = [apart.new_full(shape, int(true_masks and tensor.dtype == torch.bool))]
     else:
         count = 1 if outer > 1 else inner
         last = apart.narrow(at, apart.shape[at] - count, count)
-        tail = torch.cat([last] * (full - size), at)
-    whole = joined([apart, tail], at)
+        tail = [last.expand(shape)] if count == 1 else [last] * (full - size)
+    whole = joined([apart, *tail], at)
     return whole.flatten(axis, axis + 2) if outer > 1 else whole
 
 
