@@ -36,7 +36,8 @@ from anabranch.errors import (
 )
 from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.checks import check_call
-from anabranch.frontend.held_arguments import with_held
+from anabranch.frontend.held_arguments import with_held, with_numbers
+from anabranch.frontend.held_numbers import CountedError
 from anabranch.frontend.onnx.module import OnnxModule
 from anabranch.frontend.program import opened
 from anabranch.frontend.state import unwrapped
@@ -133,9 +134,11 @@ def compile(
                     return compiled.add(inputs, kwargs, stop=stop, workers=pool)
             with _workers(chosen, target, listened) as pool:
                 return compiled.add_sizes(inputs, kwargs, dynamic_shapes, sizes, stop, pool)
-        except DataDependentError:
+        except (CountedError, DataDependentError) as not_one_plan:
             if chosen.fullgraph or asked:
                 raise
+            if isinstance(not_one_plan, CountedError):
+                module, inputs, kwargs = with_numbers(module, inputs, kwargs, not_one_plan.groups)
         return CutModel(module, place, chosen, listened).add(inputs, kwargs, stop=stop)
 
 

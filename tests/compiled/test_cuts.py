@@ -571,3 +571,23 @@ def test_a_way_that_is_not_gone_draws_nothing(examples: int) -> None:
         with torch.no_grad():
             torch.testing.assert_close(found, model(call))
         assert torch.equal(torch.get_rng_state(), after)
+
+
+class Sided(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        return self.layers(x.tanh()) if x.sum() < 0 else y
+
+
+def test_a_way_that_another_layout_of_the_inputs_was_shown() -> None:
+    torch.manual_seed(0)
+    model, rows = Sided().eval(), torch.randn(2, 3).abs()
+    fast = anabranch.compile(model, (rows,), target="cpu", search="none", unseen="refuse")
+    fast.add((-rows.t().contiguous().t(),))
+    with torch.no_grad():
+        for x in (rows, -rows, rows.t().contiguous().t()):
+            torch.testing.assert_close(fast(x), model(x))

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import anabranch
-from anabranch import CaptureError, InputError
+from anabranch import CaptureError, InputError, OptionError
 from anabranch.compiled.calls import Compiled
+from anabranch.compiled.cuts import CutModel
 
 
 class Layer:
@@ -183,6 +184,11 @@ def test_a_model_that_is_cut() -> None:
     check_same(compiled(model, cache), model, cache, Cache())
 
 
+def test_a_copy_of_a_model_that_is_cut_is_refused() -> None:
+    with pytest.raises(OptionError, match="is cut and holds the argument cache"):
+        copy.deepcopy(compiled(Asking().eval(), Cache()))
+
+
 def test_another_cache_of_a_model_that_is_cut() -> None:
     fast = compiled(Asking().eval(), Cache())
     with pytest.raises(InputError, match="object of the example"):
@@ -206,7 +212,7 @@ def test_a_cache_that_grows_is_refused_and_stays_as_it_is() -> None:
 
 
 class Counting(Decoder):
-    """Has the place in a number of Python's, as windows of transformers have."""
+    """Has the place in a number of Python's that is not there before the first call."""
 
     def forward(self, x: Tensor, cache: Any = None, **more: Any) -> dict[str, Any]:
         cache.length = getattr(cache, "length", 0) + x.shape[1]
@@ -220,6 +226,76 @@ def test_a_number_that_each_call_changes_is_refused() -> None:
     with pytest.raises(CaptureError, match=r"changes a Python value of an argument: .*length"):
         compiled(Counting().eval(), cache)
     assert not hasattr(cache, "length")
+
+
+class Window(Layer):
+    """The last rows alone, counted in Python, as layers of transformers with windows do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length, self.begun = 0, False
+
+    def update(self, k: Tensor) -> Tensor:
+        size, rows, length = self.keys.shape[1], k.shape[1], self.length
+        self.length, self.begun = length + rows, True
+        if length + rows > size:
+            return self.keys.copy_(torch.cat([self.keys, k], 1)[:, -size:])
+        return self.keys.index_copy_(1, length + torch.arange(rows), k)
+
+
+class Windowed(Decoder):
+    def forward(self, x: Tensor, cache: Any = None, **more: Any) -> dict[str, Any]:
+        result = super().forward(x, cache, **more)
+        result["x"] = result["x"] * cache.layers[0].length
+        return result
+
+
+def windows() -> Cache:
+    return Cache([Window(), Window()])
+
+
+def check_window(fast: Any, model: nn.Module, cache: Cache, own: Cache, rows: list[int]) -> None:
+    for count in rows:
+        x = torch.randn(1, count, 4)
+        with torch.no_grad():
+            result, expected = fast(x, cache=cache), model(x, cache=own)
+        torch.testing.assert_close(result["x"], expected["x"])
+        assert result["cache"] is cache
+        for mine, other in zip(cache.layers, own.layers, strict=True):
+            assert isinstance(mine, Window) and isinstance(other, Window)
+            torch.testing.assert_close(mine.keys, other.keys)
+            assert (mine.length, mine.begun) == (other.length, other.begun)
+            assert type(mine.length) is int and type(mine.begun) is bool
+
+
+def test_numbers_that_calls_change_go_with_them() -> None:
+    torch.manual_seed(0)
+    model, cache, own = Windowed().eval(), windows(), windows()
+    prompt, token = (torch.randn(1, n, 4) for n in (3, 1))
+    fast = anabranch.compile(model, (prompt,), {"cache": cache}, target="cpu", search="none")
+    assert isinstance(fast, CutModel) and vars(cache.layers[0])["length"] == 0
+    check_window(fast, model, cache, own, [3])
+    fast.add((token,), {"cache": cache})
+    check_window(fast, model, cache, own, [1, 1, 1, 1, 1])
+    fast.add((token,), {"cache": cache})  # the window is full
+    check_window(fast, model, cache, own, [1, 1, 3])
+    assert fast.unseen_calls == 1, "three rows that do not fit went no example's way"
+    for state in (cache, own):
+        state.reset()
+        for layer in state.layers:
+            vars(layer).update(length=0, begun=False)
+    check_window(fast, model, cache, own, [3, 1, 1])
+    fast.reset_state()
+    assert not any(vars(layer)["length"] for layer in cache.layers)
+    check_window(fast, model, cache, windows(), [3, 1])
+    vars(cache.layers[1])["length"] = 1
+    with pytest.raises(InputError, match=r"cache\.layers\.1\.length is 1, and .*0\.length is 4"):
+        fast(token, cache=cache)
+
+
+def test_numbers_that_calls_change_are_refused_of_one_plan() -> None:
+    with pytest.raises(CaptureError, match=r"changes a Python value .*cache\.layers\.0\.length"):
+        compiled(Windowed().eval(), windows(), fullgraph=True)
 
 
 class Scaled(Decoder):

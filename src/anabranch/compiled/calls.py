@@ -68,8 +68,7 @@ from anabranch.errors import InputError, OptionError
 from anabranch.frontend import global_hooks
 from anabranch.frontend.attributes import KEY, attributes
 from anabranch.frontend.checks import check_call
-from anabranch.frontend.held_arguments import held_of
-from anabranch.frontend.state import tensors_of, unwrapped
+from anabranch.frontend.held_arguments import held_of, own_tensors
 from anabranch.frontend.surroundings import neutral
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable, Target
@@ -257,7 +256,7 @@ class Compiled(Plans):
             check_alike(self.entries, compilation)
         self._then = self._then or ModelThen.of(self.model)
         if not self.entries and isinstance(self.model, torch.nn.Module):
-            self._stamps = stamps_of(dict(tensors_of(unwrapped(self.model))))
+            self._stamps = stamps_of(own_tensors(self.model))
         self._take(
             Entry(
                 compilation.plan,

@@ -15,7 +15,7 @@ import functools
 import os
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -62,12 +62,13 @@ from anabranch.frontend.cut_checks import PathCheck, Unseen
 from anabranch.frontend.cut_guards import guards_of
 from anabranch.frontend.cut_trace import CutTrace, trace_cuts
 from anabranch.frontend.from_torch import check
-from anabranch.frontend.held_arguments import held_of
+from anabranch.frontend.held_arguments import held_of, own_tensors
 from anabranch.frontend.held_checks import check_not_read
 from anabranch.frontend.memory import StateSpans, check_apart, check_writable
 from anabranch.frontend.observe import Observed, generators_kept
 from anabranch.frontend.program import name_of
-from anabranch.frontend.state import tensors_of, unwrapped
+from anabranch.frontend.state import unwrapped
+from anabranch.frontend.structure import MARK
 from anabranch.frontend.surroundings import neutral
 from anabranch.ir.trees import with_shapes
 from anabranch.report.cuts import cuts_text
@@ -109,7 +110,7 @@ class CutModel(Compiled):
             trace = trace_cuts(self.model, asked.args, asked.kwargs, asked.around, written)
         finally:  # what these calls wrote to has its values again
             self._stamp()
-        check_not_read(self.model, trace.weights.values())
+        check_not_read(self.model, trace.weights_read)
         cut_states.check_not_read(self.states, trace, self._sections.read)
         cut_states.warn_of_lost(seen, self.model, trace, self.trace)
         if not self._forms:
@@ -186,17 +187,41 @@ class CutModel(Compiled):
             raise refit.half_way()
         if transforming():
             check_plain(tensors)
-        may_write = functools.partial(self._check_memory, form, tensors)
-        try:
-            with self._alone():
-                path, results = run(form.paths, tensors, self.states.places, may_write)
-        except Unseen as unseen:
+        unseen: Unseen | None = None
+        for fitting, bound in self._fitting(form, tensors):
+            may_write = functools.partial(self._check_memory, fitting, bound)
+            try:
+                with self._alone():
+                    path, results = run(fitting.paths, bound, self.states.places, may_write)
+                break
+            except Unseen as another:
+                unseen = unseen or another
+        else:
+            assert unseen is not None, "a call has a form"
             return self._another_way(form, tensors, unseen.check)
         if torch.is_grad_enabled():
             results = self._sealed(tensors, results)
-        if held := held_of(self.model):
-            results = list(map(held.unmarked, results))
-        return pytree.tree_unflatten(results, with_shapes(path.out_tree))
+        held = held_of(self.model)
+        if held is None:
+            return pytree.tree_unflatten(results, with_shapes(path.out_tree))
+        results = list(map(held.unmarked, results))
+        return held.taken(pytree.tree_unflatten(results, with_shapes(path.out_tree)))
+
+    def _fitting(
+        self, form: CallForm, tensors: Sequence[Tensor]
+    ) -> Iterator[tuple[CallForm, Sequence[Tensor]]]:
+        """The forms that a call has, this one first: examples may lie otherwise in memory, say, and
+        go other ways."""
+        yield form, tensors
+        for other in self._forms:
+            if other is form:
+                continue
+            args, kwargs = form.rebuilt(tensors)
+            try:
+                bound = other.bound(args, kwargs)
+            except InputError:
+                continue
+            yield other, bound
 
     def _check_memory(self, form: CallForm, tensors: Sequence[Tensor], path: CutPath) -> None:
         """InputError where what the path is about to write to is memory of other inputs, too."""
@@ -364,7 +389,15 @@ class CutModel(Compiled):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CutModel:
         """A copy with plans and weights of its own; it runs without the model, so that a call that
-        goes a way that no example went is refused."""
+        goes a way that no example went is refused. OptionError where the model holds an argument:
+        calls pass that object, whose tensors the copy would not have."""
+        if held := held_of(self.model):
+            name = next(iter(held.objects)).removeprefix(MARK)
+            raise OptionError(
+                f"a copy was asked of a model that is cut and holds the argument {name}",
+                "calls pass that very object, and its tensors are those of one compiled model",
+                f"compile a copy of the model with a {name} of its own",
+            )
         cut_model = CutModel(None, self.target, self.options, self.trace)
         memo[id(self)] = cut_model
         cut_model._sections = self._sections.copied(memo)
@@ -417,6 +450,8 @@ class CutModel(Compiled):
     def reset_state(self) -> CutModel:
         """As `Compiled.reset_state`."""
         self._write(self.states.first)
+        if held := held_of(self.model):
+            held.reset_numbers()
         return self
 
     def _write(self, values: Mapping[str, Tensor]) -> None:
@@ -460,7 +495,7 @@ class CutModel(Compiled):
     def _model_stamps(self) -> Stamps:
         if not isinstance(self.model, nn.Module):
             return {}
-        return stamps_of(dict(tensors_of(unwrapped(self.model))))
+        return stamps_of(own_tensors(self.model))
 
     def _stamp(self) -> None:
         """Take what the model has now for what plans have."""

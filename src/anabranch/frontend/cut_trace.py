@@ -111,6 +111,12 @@ class CutTrace:
     """The line of a write that reaches more in one layout of the inputs than in another."""
 
     @property
+    def weights_read(self) -> tuple[str, ...]:
+        """The model's names of the weights that the graph reads."""
+        nodes = (node for node in self.graph.nodes if node.op == "placeholder" and node.users)
+        return tuple(self.weights[node.name] for node in nodes if node.name in self.weights)
+
+    @property
     def written_inputs(self) -> tuple[int, ...]:
         """The numbers of the call's tensors that the graph writes to."""
         copies = [node for node in self.graph.nodes if node.target is aten.copy_.default]

@@ -8,16 +8,17 @@ holds such an object, and calls pass a mark in its place.
                      of the cache themselves, so that those that forward writes are states
         around(ids, **kwargs)    model(ids, past_key_values=cache), with marks in the results
 
-An object is known by identity: another one of its class has other tensors.
+An object is known by identity: another one of its class has other tensors. Where a call changes
+numbers of Python's in it, these are passed beside its mark (`held_numbers`).
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -25,8 +26,23 @@ from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError, InputError
 from anabranch.frontend.call_readers import Reader
-from anabranch.frontend.held_containers import ABSENT, PLAIN_VALUES, same
-from anabranch.frontend.reachable_state import NO_STATE, UNCHANGING
+from anabranch.frontend.held_containers import PLAIN_VALUES
+from anabranch.frontend.held_numbers import (
+    CountedResult,
+    NumberGroup,
+    counted,
+    numbers_within,
+    passed,
+    write_numbers,
+)
+from anabranch.frontend.held_parts import (
+    NO_OBJECTS,
+    HeldPart,
+    parts_of,
+    tensors_among,
+    tensors_within,
+)
+from anabranch.frontend.state import tensors_of, unwrapped
 from anabranch.frontend.structure import MARK
 from anabranch.ir.plan import Leaf, Signature
 
@@ -34,63 +50,47 @@ HELD, BARE = "_anabranch_held", "_anabranch_bare"
 """The attributes of a model that have what it holds, and the model without that."""
 OBJECTS = "_anabranch_objects"
 """The attribute by which what such an object holds is found, as all that a model has."""
-NO_OBJECTS = (Tensor, nn.Module, str, bytes, int, float, complex, type(None), type)
-"""Arguments that have a meaning of their own."""
-CONTAINERS = (list, tuple, dict)
-
-
-@dataclass(frozen=True, slots=True)
-class HeldPart:
-    """What an object holds: the `value` lies in the `holder`, a dict of attributes or a container,
-    under the `key`; `path`: a qualified name within the object; `size`: of a container."""
-
-    path: str
-    holder: Any
-    key: Any
-    value: Any
-    size: int | None = None
-
-    def now(self) -> Any:
-        """What lies there; ABSENT if nothing does."""
-        holder, key = self.holder, self.key
-        if isinstance(holder, dict):
-            return holder.get(key, ABSENT)
-        return holder[key] if len(holder) > key else ABSENT
-
-    def is_there(self) -> bool:
-        """Whether it is still this very value, or an equal number or text."""
-        now, was = self.now(), self.value
-        if now is not was and not same(now, was):
-            plain = type(was) in UNCHANGING and type(now) is type(was)
-            return plain and bool(now == was)
-        return self.size is None or len(now) == self.size
 
 
 @dataclass(frozen=True, slots=True)
 class HeldArguments:
     """By their marks the objects that a model holds, all that they hold in turn, which a plan has
-    as it was, and of that the tensors, each once."""
+    as it was, and of that the tensors, each once, and the `numbers` that calls pass."""
 
     objects: Mapping[str, Any]
     parts: Mapping[str, tuple[HeldPart, ...]]
     tensors: Mapping[str, tuple[HeldPart, ...]]
+    numbers: Mapping[str, tuple[NumberGroup, ...]] = field(default_factory=dict)
 
     @staticmethod
     def of(objects: Mapping[str, Any]) -> HeldArguments:
         """These objects, as they are now."""
-        parts = {mark: tuple(_parts(value)) for mark, value in objects.items()}
-        return HeldArguments(objects, parts, {m: _tensors(held) for m, held in parts.items()})
+        parts = {mark: tuple(parts_of(value)) for mark, value in objects.items()}
+        tensors = {mark: tensors_among(held) for mark, held in parts.items()}
+        return HeldArguments(objects, parts, tensors)
+
+    def passing(self, numbers: Mapping[str, tuple[NumberGroup, ...]]) -> HeldArguments:
+        """The same, of which calls pass these numbers."""
+        of_calls = {id(part) for groups in numbers.values() for group in groups for part in group}
+        rest = {
+            mark: tuple(part for part in parts if id(part) not in of_calls)
+            for mark, parts in self.parts.items()
+        }
+        return replace(self, parts=rest, numbers=numbers)
 
     def marked(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call with marks in place of these objects. InputError where one has
-        other tensors or plain values than when it was compiled."""
+        """The arguments of a call with marks in place of these objects, and the numbers beside them
+        that are passed. InputError where one has other tensors or plain values than when it was
+        compiled."""
         for mark, held in self.objects.items():
             if any(value is held for value in (*args, *kwargs.values())):
                 self._check(mark)
-                args = tuple([mark if value is held else value for value in args])
-                kwargs = {name: mark if value is held else value for name, value in kwargs.items()}
+                groups = self.numbers.get(mark, ())
+                told = (mark, *passed(groups, mark.removeprefix(MARK))) if groups else mark
+                args = tuple([told if value is held else value for value in args])
+                kwargs = {name: told if value is held else value for name, value in kwargs.items()}
         return args, dict(kwargs)
 
     def reader(self, read: Reader) -> Reader:
@@ -106,7 +106,30 @@ class HeldArguments:
 
     def unmarked(self, value: Any) -> Any:
         """The object that a mark stands for; anything else as it is."""
-        return self.objects.get(value, value) if type(value) is str else value
+        mark = value[0] if type(value) is tuple and value else value
+        return self.objects.get(mark, value) if type(mark) is str else value
+
+    def told(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Sequence[Tensor]]:
+        """By the marks among the arguments of a call the numbers beside them."""
+        numbers: dict[str, Sequence[Tensor]] = {}
+        for value in (*args, *kwargs.values()):
+            mark, *beside = value if type(value) is tuple and value else (value,)
+            if type(mark) is str and mark in self.objects:
+                numbers[mark] = beside
+        return numbers
+
+    def taken(self, result: Any) -> Any:
+        """What the user gets of a result, after the objects have the numbers that it left."""
+        if not isinstance(result, CountedResult):
+            return result
+        for name, numbers in result.numbers:
+            write_numbers(self.numbers[MARK + name], numbers)
+        return result.result
+
+    def reset_numbers(self) -> None:
+        """Give numbers that calls pass the values that they had when the model was compiled."""
+        for groups in self.numbers.values():
+            write_numbers(groups, [part.value for group in groups for part in group])
 
     def _check(self, mark: str) -> None:
         for part in self.parts[mark]:
@@ -146,6 +169,20 @@ def with_held(
     return _around(model, held), *held.marked(args, kwargs)
 
 
+def with_numbers(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    numbers: Mapping[str, tuple[NumberGroup, ...]],
+) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """What `with_held` returned, for calls that pass these numbers, too."""
+    held = held_of(model)
+    assert held is not None, "numbers are passed of what a model holds"
+    args, kwargs = held.restored(args, kwargs)
+    held = held.passing(numbers)
+    return _around(bare(model), held), *held.marked(args, kwargs)
+
+
 def held_of(model: Any) -> HeldArguments | None:
     """What a model of `with_held` holds; None for any other."""
     held = model.__dict__.get(HELD) if isinstance(model, nn.Module) else None
@@ -159,24 +196,34 @@ def _forward_of(around: nn.Module, model: nn.Module, held: HeldArguments) -> Cal
 
     @functools.wraps(model.forward)
     def forward(*args: Any, **kwargs: Any) -> Any:
-        marks = [
-            value
-            for value in (*args, *kwargs.values())
-            if type(value) is str and value in held.objects
-        ]
+        marks = held.told(args, kwargs)
+        numbers = [mark for mark in marks if mark in held.numbers]
         args, kwargs = held.restored(args, kwargs)
-        with _following(around, held):
+        with _following(around, held), ExitStack() as stack:
+            for mark in numbers:
+                name, groups = mark.removeprefix(MARK), held.numbers[mark]
+                stack.enter_context(numbers_within(groups, marks[mark], name))
             if own is not None:
                 result = own(*args, **kwargs)
             else:
                 result = type(around).forward(around, *args, **kwargs)
+            left = tuple((m.removeprefix(MARK), counted(held.numbers[m])) for m in numbers)
         leaves, tree = pytree.tree_flatten(result)
         mark_of = {id(held.objects[mark]): mark for mark in marks}
-        if not any(id(leaf) in mark_of for leaf in leaves):
-            return result
-        return pytree.tree_unflatten([mark_of.get(id(leaf), leaf) for leaf in leaves], tree)
+        if any(id(leaf) in mark_of for leaf in leaves):
+            leaves = [mark_of.get(id(leaf), leaf) for leaf in leaves]
+            result = pytree.tree_unflatten(leaves, tree)
+        return CountedResult(result, left) if left else result
 
     return forward
+
+
+def own_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of a model by name, but for the tensors of what it holds: of these
+    none is a constant of a plan."""
+    held = held_of(model)
+    names = tuple(f"{mark.removeprefix(MARK)}." for mark in held.objects) if held else ()
+    return {n: x for n, x in tensors_of(unwrapped(model)) if not n.startswith(names)}
 
 
 def without_marks(signature: Signature) -> Signature:
@@ -270,53 +317,6 @@ def _is_object(value: Any) -> bool:
     if isinstance(value, NO_OBJECTS) or type(value) in pytree.SUPPORTED_NODES:
         return False
     return hasattr(value, "__dict__") and not callable(value)
-
-
-def tensors_within(value: Any) -> tuple[HeldPart, ...]:
-    """The tensors that an object holds, each once, and under a path that no other has."""
-    return _tensors(_parts(value))
-
-
-def _tensors(parts: Iterable[HeldPart]) -> tuple[HeldPart, ...]:
-    held: dict[str, HeldPart] = {}
-    seen = set[int]()
-    for part in parts:
-        if isinstance(part.value, Tensor) and id(part.value) not in seen:
-            seen.add(id(part.value))
-            path = part.path
-            while path in held:
-                path += "_"
-            held[path] = replace(part, path=path)
-    return tuple(held.values())
-
-
-def _parts(value: Any) -> Iterator[HeldPart]:
-    """All that an object holds, and what that holds in turn."""
-    seen = set[int]()
-    waiting = [("", value)]
-    for path, container in waiting:
-        if id(container) in seen or isinstance(container, (*NO_OBJECTS, *NO_STATE)):
-            continue
-        seen.add(id(container))
-        holder = container if isinstance(container, CONTAINERS) else _attributes(container)
-        items = holder.items() if isinstance(holder, dict) else enumerate(holder)
-        for key, part in list(items):
-            within = _within(path, key)
-            size = len(part) if isinstance(part, CONTAINERS) else None
-            yield HeldPart(within, holder, key, part, size)
-            waiting.append((within, part))
-
-
-def _attributes(value: Any) -> dict[str, Any]:
-    return vars(value) if hasattr(value, "__dict__") and not callable(value) else {}
-
-
-def _within(path: str, key: Any) -> str:
-    """The qualified name of what is held under the key, as modules may have buffers by it."""
-    word = "".join(c if c.isalnum() or c == "_" else "_" for c in str(key)) or "_"
-    while hasattr(nn.Module, word) or word in vars(nn.Module()):
-        word += "_"
-    return f"{path}.{word}".removeprefix(".")
 
 
 def _free_name(model: nn.Module, name: str) -> str:

@@ -13,6 +13,8 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
 
@@ -27,6 +29,7 @@ _NETWORKS = str(Path(__file__).parent.parent / "models" / "zoo")
 _TYPING = typing_extensions.__file__
 """Puts functions of its own in the place of Python's, which torch calls."""
 _PYTHON = sysconfig.get_path("stdlib")
+_instead: ContextVar[str] = ContextVar("anabranch_instead", default="")
 
 
 def origin(node: fx.Node) -> str:
@@ -46,8 +49,20 @@ def raised_at(error: BaseException) -> str:
     return ""
 
 
+@contextmanager
+def running_instead(where: str) -> Iterator[None]:
+    """Within it `running_at` is this: no line of the user's asks, but something that has a name."""
+    token = _instead.set(where)
+    try:
+        yield
+    finally:
+        _instead.reset(token)
+
+
 def running_at() -> str:
     """The user's line that runs now, "" if it is not among the frames of this thread."""
+    if where := _instead.get():
+        return where
     frame = _running()
     if frame is None:
         return ""
