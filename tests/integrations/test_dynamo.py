@@ -327,6 +327,51 @@ def test_results_that_are_views_of_each_other_are_so_behind_a_break(function: An
             torch.testing.assert_close(fast(x), function(x))
 
 
+def of_an_input(x: torch.Tensor, k: int) -> Any:
+    return x[:, k:], torch.split(x.view(-1), k)[1], x.sin()
+
+
+def of_what_is_computed(x: torch.Tensor, k: int) -> Any:
+    y = x.sin()
+    return y[k:], y.t()[k:], y
+
+
+def of_what_is_written(x: torch.Tensor, k: int) -> Any:
+    x.add_(1)
+    return x[k:], x.cos()
+
+
+@pytest.mark.parametrize(
+    ("function", "grad"),
+    [
+        (of_an_input, False),
+        (of_an_input, True),
+        (of_what_is_computed, False),
+        (of_what_is_computed, True),
+        (of_what_is_written, False),
+    ],
+)
+def test_views_by_numbers_begin_where_they_do_in_eager(function: Any, grad: bool) -> None:
+    fast: Any = torch.compile(function, backend=anabranch_backend, dynamic=True)
+    for rows, k in ((3, 2), (4, 1)):
+        memory = torch.arange(24.0).reshape(6, 4)
+        calls = []
+        for call in (fast, function):
+            base = memory.clone().requires_grad_(grad)
+            x = base[1 : rows + 1]  # does not begin where its memory does
+            found = call(x, k)
+            where = [(r.stride(), r.storage_offset()) for r in found]
+            shared = [
+                r.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for r in found
+            ]
+            if grad:
+                sum((result * result).sum() for result in found).backward()
+            calls.append((found, where, shared, base.grad))
+        torch.testing.assert_close(*(call[0] for call in calls))
+        torch.testing.assert_close(*(call[3] for call in calls))
+        assert calls[0][1:3] == calls[1][1:3]
+
+
 def test_a_graph_that_counts_in_memory_has_a_plan_for_other_strides() -> None:
     def window(x: torch.Tensor) -> torch.Tensor:
         return x.as_strided((2, 2), (1, 2)) * 2

@@ -52,7 +52,7 @@ from anabranch.integrations.double_backward import twice_refused
 from anabranch.integrations.symbolic import SymbolicCalls
 from anabranch.integrations.tokens import beside_tokens, without_first_inputs, without_tokens
 from anabranch.integrations.training_pass import TrainingPass
-from anabranch.integrations.views import results_of, return_origins, views_of_results, with_views
+from anabranch.integrations.views import ResultViews, results_of, return_origins
 from anabranch.integrations.warming import called, frame_of, is_closed
 from anabranch.options import Options
 from anabranch.targets import resolve
@@ -111,14 +111,15 @@ def anabranch_backend(
         writes[0] = _writes_to_inputs()
         call_forms(graph.graph)
         count, static = _without_tokens(graph)
-        return beside_tokens(_Lazy(graph, static, chosen), count)
+        return beside_tokens(_Lazy(graph, static, chosen, _become(count)), count)
 
     def forward(graph: fx.GraphModule, fakes: Sequence[Any]) -> Boxed:
         writes[0], trained[0] = _writes_to_inputs(), True
         call_forms(graph.graph)
         count, static = _without_tokens(graph)
         written = () if count else _inputs_written_to()
-        return beside_tokens(TrainingPass(graph, static, chosen, written), count)
+        views = ResultViews.of(graph, _become(count), _results_alone(), constant=False)
+        return beside_tokens(TrainingPass(graph, static, chosen, written, views), count)
 
     def backward(graph: fx.GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
         call_forms(graph.graph)
@@ -175,12 +176,35 @@ def _inputs_written_to() -> tuple[int, ...]:
     return places if plain and not any(info.requires_grad for info in infos) else ()
 
 
+def _become(tokens: int) -> tuple[int, ...]:
+    """Positions of the inputs that the first results become, in a graph that has lost `tokens`."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    places = metadata.mutated_inp_runtime_indices if metadata is not None else ()
+    return tuple(place - tokens for place in places)
+
+
+def _results_alone() -> int | None:
+    """How many results of a forward pass the backward pass does not read, at least; None where all
+    are such."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    return metadata.num_forward_returns if metadata is not None else None
+
+
 class _Lazy:
     """Plans for one functional graph, made when inputs are real; one per set of sizes."""
 
     _boxed_call = True
 
-    def __init__(self, graph: fx.GraphModule, static: frozenset[int], options: Options) -> None:
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        static: frozenset[int],
+        options: Options,
+        become: Sequence[int] = (),
+    ) -> None:
+        """`become`: the inputs that the first results are to be copied into."""
         self.graph, self.options = graph, options
         self.frame, self.told = frame_of(), False
         self.closed = is_closed(self.frame)
@@ -193,7 +217,7 @@ class _Lazy:
         """Whether it asks where inputs begin in their memory, which Dynamo does not guard."""
         self.results = results_of(graph)
         return_origins(graph)
-        self.views = views_of_results(graph)
+        self.views = ResultViews.of(graph, become)
         self._hold(static)
 
     def _hold(self, static: Collection[int]) -> None:
@@ -237,7 +261,9 @@ class _Lazy:
         if warmed and self.unpadded is None and self.sized:
             self._prove(arguments, dynamic)
         results: Sequence[Any] = plan.called_within(*dynamic)
-        return with_views(results, self.views)[: self.results] if self.views else results
+        if not self.views.views:
+            return results
+        return self.views.made(results, arguments)[: self.results]
 
     def _prove(self, arguments: list[Any], dynamic: list[Any]) -> None:
         """Whether calls between the sizes that have plans may be padded: asked while the model is
@@ -251,7 +277,7 @@ class _Lazy:
 
         reasons = (
             [VIEWS]
-            if self.views or self.counted
+            if self.views.views or self.counted
             else self.symbolic.prove(
                 dynamic,
                 lambda inputs: self.graph(*whole(inputs)),
@@ -266,7 +292,7 @@ class _Lazy:
 
     def _between(self, arguments: list[Any], dynamic: list[Any]) -> Sequence[Any]:
         """A call that has no plan, after all that were to be made are."""
-        if not self.views and not self.counted:
+        if not self.views.views and not self.counted:
             results = self.symbolic.answer(dynamic, self.sized)
             if results is not None:
                 return results

@@ -24,7 +24,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from anabranch.compiled.calls import Compiled
 from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.surroundings import defaults
-from anabranch.integrations.views import Passed
+from anabranch.integrations.views import Passed, ResultViews
 from anabranch.options import Options
 from anabranch.targets import resolve
 
@@ -44,10 +44,12 @@ class TrainingPass:
         fixed: Collection[int],
         options: Options,
         written: Sequence[int] = (),
+        views: ResultViews | None = None,
     ) -> None:
         """`fixed`: positions of parameters and buffers; `written`: of the inputs that the first
-        results are to be copied into."""
+        results are to be copied into; `views`: results to be made anew."""
         self.passed, self.options, self.written = Passed.of(graph), options, tuple(written)
+        self.views = views
         self.fixed = sorted(fixed)
         self.plans: dict[tuple[Any, ...], Compiled] = {}
         self.lies: list[int] = []
@@ -67,6 +69,8 @@ class TrainingPass:
         if key not in self.plans:
             self.plans[key] = self._compile(arguments, free)
         results = self.passed.whole(arguments, self.plans[key].called_within(*free))
+        if self.views is not None and self.views.views:
+            results = self.views.made(results, arguments)
         if self.written and hooks_of_saved_tensors(True) is not None:
             with torch.no_grad():
                 for place, value in zip(self.written, results, strict=False):
