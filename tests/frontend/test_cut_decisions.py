@@ -89,3 +89,19 @@ def test_a_plan_decides_nothing_by_them(name: str) -> None:
         anabranch.compile(
             model, (torch.ones(3),), target="cpu", search="none", cache_dir=None, fullgraph=True
         )
+
+
+@pytest.mark.parametrize("name", ["square", "absolute", "is_finite"])
+def test_what_is_checked_of_them_is_checked_though_it_is_true_of_real_numbers(name: str) -> None:
+    decides = DECIDED[name]
+
+    def model(x: Tensor) -> Tensor:
+        torch._check(decides(x[0].item()))  # type: ignore[no-untyped-call] # torch annotates none
+        return x.sin().cos().exp()
+
+    fast = anabranch.compile(model, (torch.ones(3),), target="cpu", search="none", cache_dir=None)
+    x = torch.tensor([math.nan, 1.0, 2.0])
+    for call in (model, fast):
+        with pytest.raises(RuntimeError, match="Expected cond to be True"):
+            call(x)
+    torch.testing.assert_close(fast(torch.ones(3)), model(torch.ones(3)))

@@ -4,6 +4,7 @@
     if v != v:               torch: False      NaN is not itself
     if v - v == 0:           torch: True       inf - inf is NaN
     if n / 3 * 3 == n:       torch: True       a quotient is rounded
+    torch._check(v * v >= 0) torch: proved     so that nobody checks it
 
 Its symbols are real numbers. Such a model asks for values, and is cut.
 """
@@ -17,6 +18,7 @@ from typing import Any
 import sympy
 import torch
 from torch.fx.experimental.sym_node import SymNode
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from anabranch.errors import DataDependentError
 from anabranch.frontend.source import running_at
@@ -29,7 +31,7 @@ READ = ("__bool__", "__int__", "__float__")
 def floats_asked() -> Iterator[None]:
     """Within it DataDependentError for each of these questions."""
     kind: Any = torch.SymFloat
-    evaluate = SymNode.evaluate
+    evaluate, expect_true = SymNode.evaluate, SymNode.expect_true
 
     def asked(number: Any, size_oblivious: bool = False) -> Any:
         answer = evaluate(number, size_oblivious)
@@ -37,14 +39,27 @@ def floats_asked() -> Iterator[None]:
             raise _by_values()  # torch knows by ranges: v * v >= 0, and that of a NaN is not
         return answer
 
+    def expected(number: Any, file: str, line: int) -> Any:
+        """A check that torch takes for proved is none of its graph."""
+        ranges = {
+            symbol: ValueRanges.unknown_int() if symbol.is_integer else ValueRanges.unknown()
+            for symbol in number.expr.free_symbols
+        }
+        of_floats = any(symbol.is_integer is not True for symbol in ranges)
+        if of_floats and bound_sympy(number.expr, ranges).is_singleton():
+            raise _by_values()
+        return expect_true(number, file, line)
+
     before = {name: getattr(kind, name) for name in (*COMPARED, *READ)}
     for name, own in before.items():
         setattr(kind, name, (_compared if name in COMPARED else _read)(own))
     SymNode.evaluate = asked  # type: ignore[method-assign, assignment]
+    SymNode.expect_true = expected  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
         SymNode.evaluate = evaluate  # type: ignore[method-assign]
+        SymNode.expect_true = expect_true  # type: ignore[method-assign]
         for name, own in before.items():
             setattr(kind, name, own)
 
