@@ -263,7 +263,7 @@ class _Lazy:
         results: Sequence[Any] = plan.called_within(*dynamic)
         if not self.views.views:
             return results
-        return self.views.made(results, arguments)[: self.results]
+        return self.views.restored(results, arguments)[: self.results]
 
     def _prove(self, arguments: list[Any], dynamic: list[Any]) -> None:
         """Whether calls between the sizes that have plans may be padded: asked while the model is

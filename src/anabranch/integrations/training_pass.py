@@ -70,7 +70,7 @@ class TrainingPass:
             self.plans[key] = self._compile(arguments, free)
         results = self.passed.whole(arguments, self.plans[key].called_within(*free))
         if self.views is not None and self.views.views:
-            results = self.views.made(results, arguments)
+            results = self.views.restored(results, arguments)
         if self.written and hooks_of_saved_tensors(True) is not None:
             with torch.no_grad():
                 for place, value in zip(self.written, results, strict=False):

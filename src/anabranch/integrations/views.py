@@ -193,13 +193,13 @@ class ResultViews:
         calls_of_views = [call for view in views for call in view.calls]
         return ResultViews(views, _needed(all_numbers, calls_of_views))
 
-    def made(self, results: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+    def restored(self, results: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
         """The results of a call with these inputs, those that are views made anew."""
-        restored, numbers = list(results), self.numbers.values(inputs)
+        whole, numbers = list(results), self.numbers.values(inputs)
         for view in self.views:
-            base = inputs[view.base] if view.of_input else restored[view.base]
-            restored[view.result] = _remade(base, view.calls, numbers)
-        return restored
+            base = inputs[view.base] if view.of_input else whole[view.base]
+            whole[view.result] = _remade(base, view.calls, numbers)
+        return whole
 
 
 def _needed(numbers: InputNumbers, calls: Collection[fx.Node]) -> InputNumbers:
@@ -238,7 +238,7 @@ def _remade(value: Any, calls: Sequence[fx.Node], numbers: Mapping[fx.Node, Any]
 
 
 def _viewed(node: fx.Node, numbers: Collection[fx.Node]) -> fx.Node | None:
-    """What the node gives a view of, where numbers alone say which, those of the graph or these;
+    """The node that this one gives a view of, where numbers alone say which, written or of these;
     None for all else."""
     target = node.target
     if target is operator.getitem and isinstance(node.args[0], fx.Node):
