@@ -219,6 +219,48 @@ def test_sizes_that_contradict_each_other_or_are_none_are_told() -> None:
     assert call(5, 1, "eager").shape == (5, 3) and call(0, 0, "eager").shape == (0, 3)
 
 
+class Halving(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 2, 3, stride=2, padding=1), nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.second(self.first(x).relu().mean((2, 3)))
+        return y
+
+
+class HalvedRows(Halving):
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.first(x).transpose(1, 2).flatten(0, 1)
+        return y
+
+
+def images(n: int, high: int, wide: int) -> Tensor:
+    return torch.randn(n, 1, high, wide)
+
+
+def test_a_batch_is_padded_where_images_are_halved() -> None:
+    torch.manual_seed(0)
+    batch, high, wide = Dim("n", max=8), Dim("high", min=4, max=32), Dim("wide", min=4, max=32)
+    varies = ({0: batch, 2: high, 3: wide},)
+    for model in (Halving().eval(), HalvedRows().eval()):
+        sizes = [(4, 6, 9), (4, 16, 7)]
+        fast = compiled(model, images(2, 6, 9), dynamic_shapes=varies, sizes=sizes)
+        with torch.no_grad():
+            for x in (images(4, 6, 9), images(4, 16, 7)):
+                torch.testing.assert_close(fast(x), model(x))
+        with pytest.raises(InputError, match=r"high is 8, and no .*a size in it is .*high - 1"):
+            fast(images(4, 8, 7))
+        few = images(3, 16, 7), images(1, 6, 9), images(9, 16, 7)
+        for x in few:
+            if isinstance(model, HalvedRows):  # how many rows each image has is not seen there
+                with pytest.raises(InputError, match="rows on an axis with those of another size"):
+                    fast(x)
+                continue
+            with torch.no_grad():
+                torch.testing.assert_close(fast(x), model(x))
+
+
 class Centred(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x - x.mean(0)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from anabranch.errors import OptionError
+from anabranch.errors import CaptureError, OptionError
 from anabranch.frontend.dynamic_shapes import (
     Dimension,
     DynamicShapes,
@@ -128,7 +128,20 @@ def test_what_torch_export_does_not_keep() -> None:
     with pytest.raises(OptionError, match=r"name them with torch.export.Dim|no axis"):
         read(lambda x: x.view(3, 24), (X,), ({0: Dim.DYNAMIC},))
     halved = read(lambda x: x + torch.arange(x.shape[0] // 2).sum(), (X,), ({0: LONG},))
-    assert "//2" in halved.uneven
+    assert "long//2" in halved.uneven_along(0)
+
+
+def test_a_model_in_training_mode_is_refused_as_such() -> None:
+    with pytest.raises(CaptureError, match="the model is in training mode"):
+        read(Net(), (X,), {"x": {0: BATCH}})
+
+
+def test_a_size_that_is_no_multiple_of_one_dimension_alone() -> None:
+    """A batch of images that are halved: padded as ever."""
+    halving = torch.nn.Conv2d(1, 1, 3, stride=2, padding=1).eval()
+    shapes = read(halving, (torch.randn(3, 1, 9, 10),), ({0: BATCH, 2: LONG},))
+    assert not shapes.uneven_along(0) and shapes.uneven_beside(0) == shapes.uneven_along(1)
+    assert "a size in it is (((long - 1)//2)) + 1" in shapes.uneven_along(1)
 
 
 LONG = Dim("long", min=8, max=32)

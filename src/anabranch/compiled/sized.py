@@ -175,7 +175,7 @@ def proved(job: Job, shapes: DynamicShapes) -> SizedCalls:
 
 
 def _proved(job: Job, shapes: DynamicShapes, number: int) -> PaddingProof | Refused:
-    if why := shapes.specialised or shapes.uneven:
+    if why := shapes.specialised or shapes.uneven_along(number):
         return Refused(why)
     if shapes.rows(number) is None:
         return Refused("an axis has its size and some more")
@@ -218,7 +218,10 @@ def proof_along(
         proofs.append(padding_proof(first, other, sizes, rows))
         if not _needs_others(proofs[0], others, number):
             break
-    return _of_all_sizes(proofs)
+    proof = _of_all_sizes(proofs)
+    if (why := shapes.uneven_beside(number)) and _shares_an_axis(proof):
+        raise UnprovenError(f"a result has its rows on an axis with those of another size: {why}")
+    return proof
 
 
 def _beside(shapes: DynamicShapes, call_sizes: Sequence[int], number: int) -> list[tuple[int, ...]]:
@@ -240,8 +243,13 @@ def _beside(shapes: DynamicShapes, call_sizes: Sequence[int], number: int) -> li
 def _needs_others(proof: PaddingProof, sizes: Sequence[int], number: int) -> bool:
     """Whether rows of a result may lie otherwise where other dimensions have other sizes: they
     share an axis with something, or another dimension has one row, which cannot be seen there."""
-    shared = any(outer * inner > 1 for at in proof.results for _, outer, inner in at)
-    return shared or any(size == 1 for i, size in enumerate(sizes) if i != number)
+    alone = any(size == 1 for i, size in enumerate(sizes) if i != number)
+    return alone or _shares_an_axis(proof)
+
+
+def _shares_an_axis(proof: PaddingProof) -> bool:
+    """Whether rows of a result lie on an axis with other indices."""
+    return any(outer * inner != 1 for at in proof.results for _, outer, inner in at)
 
 
 def _of_all_sizes(proofs: Sequence[PaddingProof]) -> PaddingProof:

@@ -42,13 +42,23 @@ class Extent:
 @dataclass(frozen=True, slots=True)
 class DynamicShapes:
     """`extents`: for each tensor of a call, in the order of its leaves, the axes that vary.
-    `specialised`: why torch.export does not keep the dimensions, "" if it does; `uneven`: an
-    operator whose sizes are no multiples of them (`n // 2`), "" if there is none."""
+    `specialised`: why torch.export does not keep the dimensions, "" if it does; `uneven`: for each
+    dimension an operator with a size that is no multiple of it (`n // 2`), "" if there is none; ()
+    where no dimension has one."""
 
     dimensions: tuple[Dimension, ...]
     extents: tuple[tuple[Extent, ...], ...]
     specialised: str = ""
-    uneven: str = ""
+    uneven: tuple[str, ...] = ()
+
+    def uneven_along(self, dimension: int) -> str:
+        """An operator with a size that is no multiple of this dimension; "" if there is none."""
+        return self.uneven[dimension] if self.uneven else ""
+
+    def uneven_beside(self, dimension: int) -> str:
+        """The same of all other dimensions."""
+        others = (why for i, why in enumerate(self.uneven) if why and i != dimension)
+        return next(others, "")
 
     def sizes_of(self, tensors: Sequence[Tensor]) -> tuple[int, ...] | None:
         """The size of each dimension in a call; None if its tensors contradict each other."""

@@ -14,12 +14,13 @@ from typing import Any
 
 import sympy
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError, OptionError
+from anabranch.frontend.checks import check_model
 from anabranch.frontend.dynamic_shapes import Dimension, DynamicShapes, Extent
 from anabranch.frontend.from_torch import export_dynamic, module_for
 from anabranch.frontend.shape_spec import (
@@ -53,6 +54,8 @@ def read_dynamic_shapes(
 ) -> DynamicShapes:
     """What varies in calls of the model. `requested`: `dynamic_shapes` as torch.export takes it,
     or a DynamicShapes that was found otherwise. OptionError for what means nothing here."""
+    if isinstance(model, nn.Module):
+        check_model(model)
     module = module_for(model)
     named: dict[tuple[int, int], str] = {}
     if isinstance(requested, DynamicShapes):
@@ -221,15 +224,19 @@ def _ranged(ranges: Any, name: str) -> Dimension:
     return Dimension(name, max(1, int(ranges.lower)), end_of(int(most)) if finite else None)
 
 
-def _uneven(graph: fx.Graph, symbols: Mapping[Any, Dimension]) -> str:
-    """An operator with a size that is no polynomial of the dimensions: two captures at two sizes
-    would not show what it is at others."""
+def _uneven(graph: fx.Graph, symbols: Mapping[Any, Dimension]) -> tuple[str, ...]:
+    """By dimension an operator with a size that is no polynomial of it: two captures at two sizes
+    would not show what it is at others. () if there is none."""
+    told = dict.fromkeys(symbols, "")
+    names = {symbol: sympy.Symbol(dimension.name) for symbol, dimension in symbols.items()}
     for node in graph.nodes:
         for size in _sizes(node):
-            free = size.free_symbols & symbols.keys()
-            if free and not size.is_polynomial(*free):
-                return f"{node.target}: a size in it is {size} {origin(node)}".strip()
-    return ""
+            for symbol in size.free_symbols & symbols.keys():
+                if not told[symbol] and not size.is_polynomial(symbol):
+                    told[symbol] = f"{node.target}: a size in it is {size.xreplace(names)}"
+                    if where := origin(node):
+                        told[symbol] += f" {where if where.startswith('(') else f'({where})'}"
+    return tuple(told.values()) if any(told.values()) else ()
 
 
 def _sizes(node: fx.Node) -> Iterator[Any]:

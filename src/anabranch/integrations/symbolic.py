@@ -119,8 +119,10 @@ class SymbolicCalls:
         size = size if most is None else min(size, most - 1)
         if size < 1:
             return Refused("it has one size alone")
-        if self.shapes.rows(number) is None or self.shapes.uneven:
-            return Refused(self.shapes.uneven or "an axis has its size and some more")
+        if why := self.shapes.uneven_along(number):
+            return Refused(why)
+        if self.shapes.rows(number) is None:
+            return Refused("an axis has its size and some more")
         few = tuple(size if i == number else n for i, n in enumerate(call_sizes))
         more = tuple(size + 1 if i == number else n for i, n in enumerate(call_sizes))
         try:
