@@ -14,6 +14,7 @@ from torch.export import Dim
 import anabranch
 from anabranch.errors import InputError, OptionError
 from anabranch.integrations import dynamo
+from anabranch.integrations.training_pass import TrainingPass
 
 QUICK: dict[str, Any] = {
     "search": "none",
@@ -238,3 +239,67 @@ def test_encoders_whose_masks_say_what_is_padding(made: list[int]) -> None:
             inputs = call(batch, tokens)
             torch.testing.assert_close(model(*inputs), net(*inputs))
     assert len(made) == 2
+
+
+def test_calls_in_other_modes_have_the_plans_that_were_warmed(made: list[int]) -> None:
+    net = Net().requires_grad_(False)
+    model = backend(net, dynamic=True)
+    anabranch.warm(model, [torch.randn(n, 8) for n in (3, 16)])
+    count = len(made)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for mode in (torch.inference_mode(), torch.enable_grad(), torch.no_grad()):
+            with mode:
+                for n in (3, 7, 16):
+                    x = torch.randn(n, 8)
+                    torch.testing.assert_close(model(x), net(x))
+    assert len(made) == count
+
+
+def test_calls_that_need_gradients_compile_nothing_after_warming(
+    made: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TrainingPass, "_compile", lambda *_: pytest.fail("compiles in a call"))
+    net = Net()
+    model, x = backend(net, dynamic=True), torch.randn(3, 8)
+    anabranch.warm(model, [x])
+    with pytest.warns(UserWarning, match="needs gradients.*it runs uncompiled"):
+        model(x)[1].sum().backward()
+    ours = [weight.grad for weight in net.parameters()]
+    net.zero_grad()
+    net(x)[1].sum().backward()
+    torch.testing.assert_close(ours, [weight.grad for weight in net.parameters()])
+    torch._dynamo.reset()
+    refusing = torch.compile(
+        Net().eval(), backend="anabranch", options={**QUICK, "unseen": "refuse"}, dynamic=True
+    )
+    anabranch.warm(refusing, [x])
+    with pytest.raises(InputError, match="needs gradients"):
+        refusing(x)
+
+
+class Cached(nn.Module):
+    rows: Tensor
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(8))
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.rows += x.sum(0)
+        self.count += 1
+        return self.rows * self.count
+
+
+def test_warming_leaves_buffers_as_they_were(made: list[int]) -> None:
+    net = Cached()
+    net.rows.fill_(3.0)
+    model = backend(net, dynamic=True)
+    anabranch.warm(model, [torch.randn(n, 8) for n in (3, 5)])
+    assert len(made) == 2 and net.count == 0 and bool((net.rows == 3).all())
+    x = torch.randn(3, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), 3 + x.sum(0))
+    assert net.count == 1

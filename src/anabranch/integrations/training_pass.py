@@ -14,6 +14,7 @@ pass reads is there, and the copies would be left out: there the pass copies by 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from anabranch.compiled.calls import Compiled
+from anabranch.errors import InputError
 from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.surroundings import defaults
 from anabranch.integrations.views import Passed, ResultViews
@@ -31,6 +33,12 @@ from anabranch.targets import resolve
 hooks_of_saved_tensors = torch._C._autograd._top_saved_tensors_default_hooks
 """Those that torch.utils.checkpoint, among others, sets around a forward pass; None without any."""
 Boxed = Callable[[list[Any]], Sequence[Any]]
+GRADIENTS = "a call needs gradients, and the model was warmed"
+WARMED = "anabranch.warm is about calls without gradients, and nothing is compiled after it"
+WITHOUT = (
+    "call the model under torch.no_grad() or torch.inference_mode(), or torch.compiler.reset() "
+    "before it is trained"
+)
 
 
 class TrainingPass:
@@ -45,9 +53,12 @@ class TrainingPass:
         options: Options,
         written: Sequence[int] = (),
         views: ResultViews | None = None,
+        closed: bool = False,
     ) -> None:
         """`fixed`: positions of parameters and buffers; `written`: of the inputs that the first
-        results are to be copied into; `views`: results to be made anew."""
+        results are to be copied into; `views`: results to be made anew; `closed`: the model was
+        warmed, and nothing is compiled any more."""
+        self.closed = closed
         self.passed, self.options, self.written = Passed.of(graph), options, tuple(written)
         self.views = views
         self.fixed = sorted(fixed)
@@ -66,15 +77,26 @@ class TrainingPass:
         fixed = {*self.fixed}
         free = [value for i, value in enumerate(arguments) if i not in fixed]
         key = tuple((v.shape, v.dtype) if isinstance(v, Tensor) else v for v in free)
-        if key not in self.plans:
-            self.plans[key] = self._compile(arguments, free)
-        results = self.passed.whole(arguments, self.plans[key].called_within(*free))
+        if self.closed:
+            computed = self._uncompiled(arguments)
+        else:
+            if key not in self.plans:
+                self.plans[key] = self._compile(arguments, free)
+            computed = self.plans[key].called_within(*free)
+        results = self.passed.whole(arguments, computed)
         if self.views is not None and self.views.views:
             results = self.views.restored(results, arguments)
         if self.written and hooks_of_saved_tensors(True) is not None:
             with torch.no_grad():
                 for place, value in zip(self.written, results, strict=False):
                     arguments[place].copy_(value)
+        return results
+
+    def _uncompiled(self, arguments: list[Any]) -> Sequence[Any]:
+        if self.options.unseen == "refuse":
+            raise InputError(GRADIENTS, WARMED, WITHOUT)
+        warnings.warn(f"{GRADIENTS}: it runs uncompiled ({WARMED}); {WITHOUT}", stacklevel=3)
+        results: Sequence[Any] = self.passed.graph(*arguments)
         return results
 
     def boxed(self) -> Boxed:

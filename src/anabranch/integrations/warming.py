@@ -5,12 +5,15 @@
     model(x5)                                         the plan for 8, padded, or the graph as it is
 
 The graphs that a model has are known once it is called, so warming calls it. A graph that Dynamo
-makes later of the same code (another dtype, a size of 1) is run as it is, too.
+makes later of the same code has the plans of a graph that was warmed, if the two are the same (it
+was made under `torch.inference_mode`, say). Any other is run as it is: another dtype, a size of 1,
+gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -26,15 +29,16 @@ from anabranch.errors import OptionError
 
 class Warmed(Protocol):
     """A graph that compiles nothing more once it is closed. `frame`: Dynamo's number of the code
-    that it is of."""
+    that it is of; `form`: equal for graphs that compute the same; None where nobody knows."""
 
     closed: bool
     frame: int | None
+    form: Hashable
 
 
 _warming: ContextVar[list[Warmed] | None] = ContextVar("anabranch_warming", default=None)
-_frames: set[int] = set()
-"""Code, by Dynamo's number for it, of which all graphs are closed."""
+_frames: dict[int, list[weakref.ref[Any]]] = {}
+"""By Dynamo's number for it code of which all graphs are closed, and the warmed ones of it."""
 
 
 def called(graph: Warmed) -> bool:
@@ -50,6 +54,15 @@ def is_closed(frame: int | None) -> bool:
     return _warming.get() is None and frame in _frames
 
 
+def warmed_alike(frame: int | None, form: Hashable) -> Any:
+    """The graph of this code that was warmed and is of this form; None if there is none."""
+    if not is_closed(frame) or form is None:
+        return None
+    assert frame is not None, "what is closed has a number"
+    graphs = (reference() for reference in _frames[frame])
+    return next((graph for graph in graphs if graph is not None and graph.form == form), None)
+
+
 def frame_of() -> int | None:
     """The code that is compiled now."""
     number = CompileContext.current_compile_id()
@@ -57,7 +70,7 @@ def frame_of() -> int | None:
         return None
     if not number.frame_compile_id:
         # Its first graph: what had this number was forgotten by `torch.compiler.reset`.
-        _frames.discard(number.frame_id)
+        _frames.pop(number.frame_id, None)
     return number.frame_id
 
 
@@ -81,10 +94,11 @@ def warm(model: Any, sizes: Sequence[Any]) -> Any:
             numbers, or tuples of them: more sizes of its dimensions.
 
     Returns:
-        The model. Afterwards a call of another size runs the next larger plan, if that is proved
-        harmless, and else the model as it is, under torch.compile with one warning; with
-        `unseen="refuse"` it is an InputError. A warning says now where padding is not proved
-        harmless, and why.
+        The model, whose buffers are as they were. Afterwards a call of another size runs the next
+        larger plan, if that is proved harmless, and else the model as it is, under torch.compile
+        with one warning; with `unseen="refuse"` it is an InputError. The same holds for calls that
+        need gradients, for warming is about calls without. A warning says now where padding is not
+        proved harmless, and why.
 
     Raises:
         OptionError: There are no sizes, they are not in a list, or the model runs no graph of
@@ -100,7 +114,7 @@ def warm(model: Any, sizes: Sequence[Any]) -> Any:
             "it is called with inputs of each size",
             "give what torch.compile(model, backend='anabranch') or anabranch.compile returned",
         )
-    with _collected() as graphs, torch.no_grad():
+    with _collected() as graphs, _buffers_kept(model), torch.no_grad():
         for inputs in sizes:
             args, kwargs = _call(inputs)
             model(*args, **kwargs)
@@ -113,8 +127,28 @@ def warm(model: Any, sizes: Sequence[Any]) -> Any:
         )
     for graph in graphs:
         graph.closed = True
-        _frames.update([graph.frame] if graph.frame is not None else [])
+        if graph.frame is not None:
+            _frames.setdefault(graph.frame, []).append(weakref.ref(graph))
     return model
+
+
+@contextmanager
+def _buffers_kept(model: Any) -> Iterator[None]:
+    """After it buffers have the values that they had: calls that warm a model are nobody's."""
+    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+    were = [(each, each._version, each.detach().clone()) for each in buffers if _counts(each)]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, version, was in were:
+                if buffer._version != version:
+                    buffer.copy_(was)
+
+
+def _counts(tensor: Tensor) -> bool:
+    """Whether it knows how often it was written to."""
+    return not tensor.is_inference()
 
 
 def _call(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
