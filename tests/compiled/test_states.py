@@ -455,6 +455,10 @@ def test_explain_tells_whose_memory_it_is() -> None:
     )
     assert fast.facts["states"] == ["n: f32[]"]
     assert fast.memory().states == 4
+    own = " ".join(fast.session().explain().split())
+    assert "n: f32[], 4 B in memory of the session; written by" in own
+    planned = anabranch.compile(model, given(0), **{**FAST, "target": "sim:h200"}).explain()
+    assert "n: f32[], 4 B, in no memory until it is loaded" in " ".join(planned.split())
 
 
 def test_a_view_of_odd_bytes_is_kept_in_other_memory() -> None:

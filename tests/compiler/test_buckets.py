@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,22 @@ def test_sizes_in_all_forms(tmp_path: Path) -> None:
         assert read_sizes(path, ONE) == (want, False)
     path.write_text(json.dumps({"8,128": 2}))
     assert read_sizes(str(path), TWO) == ({(8, 128): 2.0}, False)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        (range(1, 4), {(1,): 1.0, (2,): 1.0, (3,): 1.0}),
+        (torch.tensor([8, 8, 2]), {(8,): 2.0, (2,): 1.0}),
+        (torch.tensor([8, 2]).numpy(), {(8,): 1.0, (2,): 1.0}),
+        (Counter([8, 8, 2]), {(8,): 2.0, (2,): 1.0}),
+        ({torch.tensor(8).numpy()[()]: torch.tensor(0.5).numpy()[()]}, {(8,): 0.5}),
+    ],
+)
+def test_sizes_in_other_forms(sizes: Any, expected: Any) -> None:
+    read, _ = read_sizes(sizes, ONE)
+    assert read == expected
+    assert read is not None and all(type(n) is int for size in read for n in size)
 
 
 @pytest.mark.parametrize(

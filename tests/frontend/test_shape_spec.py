@@ -64,6 +64,7 @@ def test_an_extent_may_be_affine_and_a_hint_is_a_dimension_of_its_own() -> None:
         ({"x": {2: BATCH}}, "has no axis 2"),
         ({"x": {0: "batch"}}, "is no torch.export.Dim"),
         ({"x": None}, "no axis of a tensor varies"),
+        ({"x": {0: BATCH, 1: 5}}, "axis 1 has the size 16, and it says 5"),
         (3, "it is a int"),
     ],
 )

@@ -120,6 +120,7 @@ class Compiled(Plans):
         self._buckets: list[Buckets] = []
         self._stamps: Stamps = {}
         """The model's tensors, as they were when it was first compiled."""
+        self._is_session = False
         self._then: ModelThen | None = None
         """The model, as it was when it was first compiled, or has last answered a call itself."""
         self.states = StateMemory()
@@ -430,6 +431,7 @@ class Compiled(Plans):
         compiled._refitted, compiled._sessions = self._refitted, self._sessions
         compiled._hooks_within, compiled._hook_names = self._hooks_within, self._hook_names
         compiled._beside, compiled._stamps = self._beside, self._stamps
+        compiled._is_session = True
         for entry in own:
             compiled._take(entry)
         self._sessions.append(weakref.ref(compiled))
@@ -469,7 +471,14 @@ class Compiled(Plans):
                 program_cache.keep(cache, program_cache.recall(cache, kernels))
 
     def _history(self) -> dict[str, Any]:
-        return history(self.entries[-1], self.facts, self.target, self.trace)
+        told = history(self.entries[-1], self.facts, self.target, self.trace)
+        if self._is_session:  # the trace is that of all, and says where those of the first one lie
+            own = Trace(quiet=True)
+            for path, place in self.states.places.items():
+                where = f"{place.nbytes:,} B in memory of the session"
+                own.add("chosen", "load", f"state {path}", where)
+            told["events"] = [*told["events"], *own.events]
+        return told
 
     def _explained(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A call that is no entry's at first sight: of another form, to be padded, or refused with

@@ -19,7 +19,8 @@ import bisect
 import itertools
 import json
 import math
-from collections import Counter
+import numbers
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -260,18 +261,19 @@ def read_sizes(
     parsed = _from_file(sizes) if isinstance(sizes, (str, PathLike)) else sizes
     if isinstance(parsed, Mapping):
         pairs: list[tuple[Any, Any]] = list(parsed.items())
-    elif isinstance(parsed, (list, tuple)):
+    elif isinstance(parsed, Iterable):  # a list, a range, an array
         pairs = [(entry, 1.0) for entry in parsed]
     else:
         raise _no_sizes(f"they are a {type(parsed).__name__}")
-    shares: Counter[Size] = Counter()
+    shares: dict[Size, float] = {}
     for size, share in pairs:
-        if type(share) not in (int, float) or not 0 <= share < math.inf:
+        if not _is_share(share):
             raise _no_sizes(f"the share of {size} is {share!r}")
-        shares[_size(size, dimensions)] += share
+        at = _size(size, dimensions)
+        shares[at] = shares.get(at, 0.0) + float(share)
     if not shares or not sum(shares.values()):
         raise _no_sizes("there are none")
-    return dict(shares), listed
+    return shares, listed
 
 
 def _from_file(path: str | PathLike[str]) -> Any:
@@ -286,7 +288,7 @@ def _size(value: Any, dimensions: Sequence[Dimension]) -> Size:
     parts = value.split(",") if isinstance(value, str) else value
     parts = parts if isinstance(parts, (list, tuple)) else (parts,)
     try:
-        size = tuple(int(part) if isinstance(part, str) else part for part in parts)
+        size = tuple(int(part) if isinstance(part, str) else _whole(part) for part in parts)
     except ValueError:
         raise _no_sizes(f"{value!r} is no size") from None
     if not dimensions:
@@ -303,6 +305,20 @@ def _size(value: Any, dimensions: Sequence[Dimension]) -> Size:
         if n < dimension.least or (dimension.most is not None and n > dimension.most):
             raise _no_sizes(f"{value!r} is not among {names}")
     return size
+
+
+def _whole(part: Any) -> Any:
+    """A number of NumPy's or torch's as Python's own; what is no whole number as it is."""
+    try:
+        return part if isinstance(part, bool) else operator.index(part)
+    except TypeError:
+        return part
+
+
+def _is_share(share: Any) -> bool:
+    """Whether it is a number that a histogram may have, of Python's or NumPy's."""
+    real = isinstance(share, numbers.Real) and not isinstance(share, bool)
+    return real and 0 <= float(share) < math.inf
 
 
 def _no_sizes(why: str) -> OptionError:

@@ -144,6 +144,8 @@ def _axes(leaf: Any, said: Any) -> Iterator[tuple[int, Any]]:
     for axis, dim in pairs:
         if not isinstance(axis, int) or not -leaf.dim() <= axis < leaf.dim():
             raise _misfit(f"a tensor with {leaf.dim()} axes has no axis {axis!r}")
+        if type(dim) is int and dim != leaf.shape[axis]:
+            raise _misfit(f"axis {axis} has the size {leaf.shape[axis]}, and it says {dim}")
         static = dim is None or isinstance(dim, (int, _StaticDim))
         if static or (isinstance(dim, _DimHint) and dim.type.name == "STATIC"):
             continue

@@ -318,7 +318,7 @@ def _states(parts: ReportParts) -> list[str]:
     tasks = parts["plan"].tasks
     if not tasks.states:
         return []
-    types = {value.name: value.type.text for value in tasks.inputs}
+    types = {value.name: value.type for value in tasks.inputs}
     where = {event.what: event.why for event in parts["events"] if event.where == "load"}
     home = places(tasks)
     lines = [f"States: {len(tasks.states)}, read and written by each call"]
@@ -330,8 +330,9 @@ def _states(parts: ReportParts) -> list[str]:
             if any(home.get(name) == state.name for name in node.results if name in task.overwrites)
         ]
         by = ", ".join(f"{task.name} ({packet_name(node.op)})" for task, node in writers)
-        said = where.get(f"state {state.path}", "")
-        lines += wrapped(f"{state.path}: {types[state.name]}, {said}; written by {by}")
+        nowhere = f"{size(types[state.name].nbytes)}, in no memory until it is loaded on a device"
+        said = where.get(f"state {state.path}", nowhere)
+        lines += wrapped(f"{state.path}: {types[state.name].text}, {said}; written by {by}")
     return lines
 
 
