@@ -200,3 +200,27 @@ def test_plans_are_timed_on_the_example_as_it_was() -> None:
             torch.testing.assert_close(fast(x, *more), own(x, *theirs))
         for mine, other in zip(more, theirs, strict=True):
             torch.testing.assert_close(mine, other)
+
+
+class Capitals(nn.Module):
+    """Names as T5 has them, SelfAttention among them."""
+
+    Count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.FirstLayer = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.register_buffer("Count", torch.zeros((), dtype=torch.long))
+
+    def forward(self, InputIds: Tensor) -> Tensor:
+        y = self.FirstLayer(InputIds)
+        self.Count += 1
+        shown: Tensor = self.FirstLayer(y / y.abs().max().item()) * self.Count
+        return shown
+
+
+def test_names_with_capitals() -> None:
+    torch.manual_seed(0)
+    model = Capitals()
+    fast = compiled(model, rows())
+    follow(fast, copy.deepcopy(model), [rows(), rows(-1), rows()])

@@ -236,7 +236,8 @@ def _module(
     graph = fx.Graph()
     copy_of: dict[fx.Node, fx.Node] = {}
     for node in reads:
-        copy_of[node] = graph.placeholder(node.name)
+        # `graph.placeholder` writes names otherwise: SelfAttention_q as self_attention_q.
+        copy_of[node] = graph.create_node("placeholder", node.name, name=node.name)
         copy_of[node].meta = dict(node.meta)
     for node in nodes:
         copy_of[node] = graph.node_copy(node, copy_of.__getitem__)
