@@ -114,7 +114,8 @@ def _bits(masks: Sequence[int], n: int) -> Bools:
 
 def _conflicts(buffers: Sequence[Lifetime], order_of: Bools) -> Bools:
     """Entry [a, b]: neither buffer's touches all come before the other's writers."""
-    after_all = ~_some(_touches(buffers, order_of), ~order_of.T)
+    ends_before = np.ascontiguousarray(order_of.T)
+    after_all = _over_touches(np.logical_and, buffers, ends_before)
     shared = after_all[:, [buffer.writer for buffer in buffers]]
     for b, buffer in enumerate(buffers):
         for writer in buffer.later:
@@ -126,25 +127,35 @@ def _conflicts(buffers: Sequence[Lifetime], order_of: Bools) -> Bools:
 
 def _alive(buffers: Sequence[Lifetime], order_of: Bools) -> Bools:
     """Entry [a, t]: at launch t buffer a is surely written or being written, and still needed."""
-    touches = _touches(buffers, order_of)
+    ends_before = np.ascontiguousarray(order_of.T)
     started = np.zeros((len(buffers), len(order_of)), dtype=np.bool_)
     for row, buffer in zip(started, buffers, strict=True):
         for writer in buffer.writers:
-            row |= order_of[:, writer]
+            row |= ends_before[writer]
             row[writer] = True
-    return (_some(touches, order_of) | touches) & started
+    needed = _over_touches(np.logical_or, buffers, order_of)
+    for row, buffer in zip(needed, buffers, strict=True):
+        row[_places(buffer.touches)] = True
+    return needed & started
 
 
-def _touches(buffers: Sequence[Lifetime], order_of: Bools) -> Bools:
-    """Entry [a, t]: launch t touches buffer a."""
-    return _bits([buffer.touches for buffer in buffers], len(order_of))
+def _over_touches(fold: np.ufunc, buffers: Sequence[Lifetime], rows: Bools) -> Bools:
+    """For each buffer the rows of all launches that touch it, folded into one. A buffer has a few
+    touches: a product of matrices would look at every launch for each."""
+    folded = np.empty((len(buffers), rows.shape[1]), dtype=np.bool_)
+    for number, buffer in enumerate(buffers):
+        fold.reduce(rows[_places(buffer.touches)], axis=0, out=folded[number])
+    return folded
 
 
-def _some(a: Bools, b: Bools) -> Bools:
-    """The product of the matrices: whether any k has both [i, k] and [k, j]. Counts that are
-    smaller than 2^24 are exact in single precision, in which it is a hundred times faster."""
-    counts: NDArray[np.float32] = a.astype(np.float32) @ b.astype(np.float32)
-    return counts > 0
+def _places(mask: int) -> list[int]:
+    """Which bits are set."""
+    places = []
+    while mask:
+        lowest = mask & -mask
+        places.append(lowest.bit_length() - 1)
+        mask ^= lowest
+    return places
 
 
 def _orders(
