@@ -224,3 +224,24 @@ def test_names_with_capitals() -> None:
     model = Capitals()
     fast = compiled(model, rows())
     follow(fast, copy.deepcopy(model), [rows(), rows(-1), rows()])
+
+
+class Keywords(nn.Module):
+    """Parts that are called as keywords of Python are, of which torch.fx writes no code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({"in": nn.Linear(8, 8), "class": nn.Linear(8, 8)})
+        self.register_parameter("None", nn.Parameter(torch.randn(8)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers["in"](x).relu() + getattr(self, "None")
+        y = self.layers["class"](y / y.abs().max().item()) * getattr(self, "None")
+        return y
+
+
+def test_names_that_are_keywords() -> None:
+    torch.manual_seed(0)
+    model = Keywords()
+    fast = compiled(model, rows())
+    follow(fast, copy.deepcopy(model), [rows(), rows(-1), rows()])

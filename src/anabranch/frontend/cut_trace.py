@@ -20,6 +20,7 @@ torch.export makes such symbols without hints, and refuses what asks for their v
 from __future__ import annotations
 
 import inspect
+import keyword
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -59,6 +60,7 @@ from anabranch.frontend.export_patches import (
     as_in_eager,
     attention_by_operators,
     brief,
+    keywords_as_names,
     last_states_shaped,
     numbers_kept,
     quiet,
@@ -141,6 +143,7 @@ def trace_cuts(
         neutral(),
         quiet(),
         brief(),
+        keywords_as_names(),
         as_in_eager(),
         attention_by_operators(),
         last_states_shaped(),
@@ -494,4 +497,5 @@ def _written(node: fx.Node) -> bool:
 def _rename(graph: fx.Graph, nodes: Sequence[fx.Node], names: Sequence[str]) -> None:
     for node, name in zip(nodes, names, strict=True):
         plain = re.sub(r"\W+", "_", name).strip("_")
+        plain += "_" if keyword.iskeyword(plain) else ""
         node.name = graph._graph_namespace.create_name(plain, None)

@@ -5,6 +5,7 @@ that nobody asks for."""
 from __future__ import annotations
 
 import io
+import keyword
 import logging
 import sys
 import traceback
@@ -177,6 +178,26 @@ def brief() -> Iterator[None]:
     finally:
         if own is not None:
             holder.CapturedTraceback = own
+
+
+@contextmanager
+def keywords_as_names() -> Iterator[None]:
+    """Parts of a model may be called as keywords of Python are (`nn.ModuleDict({"in": ..})`). Of
+    such torch.fx writes `self.layers.in.weight`, which is no code; here it is a `getattr`."""
+    writer: Any = torch.fx.graph
+    own = writer._format_target
+
+    def target(base: str, path: str) -> str:
+        for part in path.split("."):
+            plain = part.isidentifier() and not keyword.iskeyword(part)
+            base = f"{base}.{part}" if plain else f"getattr({base}, {part!r})"
+        return base
+
+    writer._format_target = target
+    try:
+        yield
+    finally:
+        writer._format_target = own
 
 
 @contextmanager

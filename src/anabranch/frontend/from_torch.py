@@ -38,6 +38,7 @@ from anabranch.frontend.export_patches import (
     as_in_eager,
     attention_by_operators,
     brief,
+    keywords_as_names,
     last_states_shaped,
     numbers_kept,
     quiet,
@@ -210,6 +211,7 @@ def _recording(
     with (
         quiet(),
         brief(),
+        keywords_as_names(),
         precision(tf32=False),  # torch.export reads switches, resets some, reads them again
         shapes_kept(),
         own_kernels(),
@@ -298,7 +300,7 @@ def _moved(tensor: torch.Tensor) -> torch.Tensor:
 
 def _functional(program: ExportedProgram, under: Surroundings) -> tuple[ExportedProgram, fx.Graph]:
     """The program in functional ATen, and its graph."""
-    with quiet(), brief(), last_states_shaped():
+    with quiet(), brief(), keywords_as_names(), last_states_shaped():
         declare(program.graph)
         # Casts of autocast are part of the graph only once it is traced below autocast.
         graph = None if under.autocast else direct(program)

@@ -36,7 +36,7 @@ from anabranch.frontend.capture_warnings import warn_of_changes, warn_of_reads
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_results
 from anabranch.frontend.draws import AttentionDropoutError, Draws, without_fused_dropout
-from anabranch.frontend.export_patches import brief
+from anabranch.frontend.export_patches import brief, keywords_as_names
 from anabranch.frontend.functional_calls import write_copies
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.python_state import LOST
@@ -196,7 +196,13 @@ def _traced_module(
 ) -> fx.GraphModule:
     try:
         # Batch norm tells torch that it writes to its statistics under this dispatcher alone.
-        with own_kernels(), enable_python_dispatcher(), fx_traceback.preserve_node_meta(), brief():
+        with (
+            own_kernels(),
+            enable_python_dispatcher(),
+            fx_traceback.preserve_node_meta(),
+            brief(),
+            keywords_as_names(),
+        ):
             module: fx.GraphModule = make_fx(
                 function,
                 tracing_mode="fake",
