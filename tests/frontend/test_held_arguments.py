@@ -191,7 +191,7 @@ def test_a_copy_of_a_model_that_is_cut_is_refused() -> None:
 
 def test_another_cache_of_a_model_that_is_cut() -> None:
     fast = compiled(Asking().eval(), Cache())
-    with pytest.raises(InputError, match="object of the example"):
+    with pytest.raises(InputError, match="passes another Cache than was compiled"):
         fast(torch.randn(1, 3, 4), cache=Cache())
 
 
@@ -288,7 +288,14 @@ def test_numbers_that_calls_change_go_with_them() -> None:
     fast.reset_state()
     assert not any(vars(layer)["length"] for layer in cache.layers)
     check_window(fast, model, cache, windows(), [3, 1])
-    vars(cache.layers[1])["length"] = 1
+    with torch.no_grad():  # containers may have any form, and the argument any place
+        fast(x=token, cache=cache)
+    with pytest.raises(InputError, match="passes another Cache than was compiled"):
+        fast(token, cache=windows())
+    vars(cache.layers[1])["length"] = None
+    with pytest.raises(InputError, match=r"cache\.layers\.1\.length is None, compiled for 0"):
+        fast(token, cache=cache)
+    vars(cache.layers[0])["length"], vars(cache.layers[1])["length"] = 4, 1
     with pytest.raises(InputError, match=r"cache\.layers\.1\.length is 1, and .*0\.length is 4"):
         fast(token, cache=cache)
 

@@ -286,6 +286,7 @@ class CutModel(Compiled):
             raise refit.half_way()
         if held := held_of(self.model):
             args, kwargs = held.marked(args, kwargs)
+            held.check_same(args, kwargs)
         refused: InputError | None = None
         for form in self._forms:
             try:

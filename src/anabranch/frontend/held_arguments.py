@@ -48,6 +48,9 @@ from anabranch.ir.plan import Leaf, Signature
 
 HELD, BARE = "_anabranch_held", "_anabranch_bare"
 """The attributes of a model that have what it holds, and the model without that."""
+BESIDE = (tuple, list)
+"""Where a mark stands with numbers: a tuple, but whoever looks whether a model minds calls it with
+lists, too."""
 OBJECTS = "_anabranch_objects"
 """The attribute by which what such an object holds is found, as all that a model has."""
 
@@ -93,6 +96,17 @@ class HeldArguments:
                 kwargs = {name: told if value is held else value for name, value in kwargs.items()}
         return args, dict(kwargs)
 
+    def check_same(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """InputError where a marked call still has an object such as those that are held."""
+        kinds = {type(held) for held in self.objects.values()}
+        for value in (*args, *kwargs.values()):
+            if type(value) in kinds:
+                raise InputError(
+                    f"this call passes another {type(value).__name__} than was compiled",
+                    "plans read and write the tensors of the object of the example",
+                    "pass that very object, or compile the model once more for this one",
+                )
+
     def reader(self, read: Reader) -> Reader:
         """A reader of calls that are given these objects, of one that knows their marks."""
         return lambda args, kwargs: read(*self.marked(args, kwargs))
@@ -106,14 +120,14 @@ class HeldArguments:
 
     def unmarked(self, value: Any) -> Any:
         """The object that a mark stands for; anything else as it is."""
-        mark = value[0] if type(value) is tuple and value else value
+        mark = value[0] if type(value) in BESIDE and value else value
         return self.objects.get(mark, value) if type(mark) is str else value
 
     def told(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Sequence[Tensor]]:
         """By the marks among the arguments of a call the numbers beside them."""
         numbers: dict[str, Sequence[Tensor]] = {}
         for value in (*args, *kwargs.values()):
-            mark, *beside = value if type(value) is tuple and value else (value,)
+            mark, *beside = value if type(value) in BESIDE and value else (value,)
             if type(mark) is str and mark in self.objects:
                 numbers[mark] = beside
         return numbers

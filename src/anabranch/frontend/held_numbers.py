@@ -66,7 +66,13 @@ def passed(groups: Sequence[NumberGroup], name: str) -> tuple[Tensor, ...]:
         number = group[0].now()
         for part in group:
             now = part.now()
-            if type(now) is not type(part.value) or now != number:
+            if type(now) is not type(part.value):
+                raise InputError(
+                    f"{name}.{part.path} is {now!r:.80}, compiled for {part.value!r:.80}",
+                    "a call passes it, as a number of this type",
+                    f"have such a number there, or compile again for this {name}",
+                )
+            if now != number:
                 raise InputError(
                     f"{name}.{part.path} is {now!r:.80}, and {name}.{group[0].path} is "
                     f"{number!r:.80}",
