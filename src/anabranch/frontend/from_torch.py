@@ -467,7 +467,8 @@ def _refuse_training(graph: Graph) -> None:
             raise CaptureError(
                 f"the model runs {node.op}, as in training mode",
                 "dropout and batch normalisation compute something else then, and change state",
-                "export it after model.eval(), and call functional.dropout with "
-                "training=self.training",
+                "export it after model.eval(), and call functional.dropout and "
+                "functional.batch_norm with training=self.training; to go by the batch's own "
+                "statistics in eval mode, give batch_norm no running ones (None)",
                 node.origin,
             )
