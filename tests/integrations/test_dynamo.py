@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -370,6 +371,24 @@ def test_views_by_numbers_begin_where_they_do_in_eager(function: Any, grad: bool
         torch.testing.assert_close(*(call[0] for call in calls))
         torch.testing.assert_close(*(call[3] for call in calls))
         assert calls[0][1:3] == calls[1][1:3]
+
+
+def test_a_number_of_a_tensor_is_checked_behind_a_break() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        number = x[0].item()
+        torch._check(number * number >= 0)  # type: ignore[no-untyped-call] # torch annotates none
+        return y.cos()
+
+    torch._dynamo.reset()
+    fast: Any = torch.compile(model, backend=anabranch_backend)
+    with torch.no_grad():
+        for first in (1.0, 2.0, 3.0):
+            x = torch.tensor([first, 1.0])
+            torch.testing.assert_close(fast(x), model(x))
+        for call in (model, fast):
+            with pytest.raises(RuntimeError, match=r"Expected cond|Runtime assertion failed"):
+                call(torch.tensor([math.nan, 1.0]))
 
 
 def test_a_graph_that_counts_in_memory_has_a_plan_for_other_strides() -> None:

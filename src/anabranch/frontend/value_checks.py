@@ -102,6 +102,8 @@ class CheckedValues:
         if name == SCALAR:
             value = self._number(subject)
             if isinstance(value, (bool, int, float)):
+                if not value:  # the graph is made for this number of Python's
+                    raise RuntimeError(text or FAILS)
                 return
             self._keep(node, subject, "true", value)
         else:
@@ -129,6 +131,9 @@ class CheckedValues:
         if str(node.target) in ITEMS:
             return self._item(node)
         operands = [self._number(arg) for arg in node.args]
+        if callable(node.target) and all(isinstance(arg, bool | int | float) for arg in operands):
+            number: Arg = node.target(*operands) if operands else None
+            return number
         if node.target is torch.sym_not and isinstance(operands[0], Ref):
             return self.step(node, "aten.logical_not.default", operands[0])
         if node.target is torch.sym_ite and operands[1:] == [1, 0] and isinstance(operands[0], Ref):

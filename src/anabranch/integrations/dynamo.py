@@ -406,5 +406,8 @@ def _static_inputs() -> frozenset[int]:
 
 
 def _kind(value: Any) -> Any:
-    """What a plan depends on of an input: its type, or the number that it is."""
-    return (value.shape, value.dtype) if isinstance(value, Tensor) else value
+    """What a plan depends on of an input: its type, or the number that it is. 0.0 is not -0.0, and
+    NaN is NaN."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    return repr(value) if type(value) is float else value
