@@ -223,6 +223,36 @@ def test_ways_that_differ_in_constants_alone_are_two() -> None:
     assert not fast.unseen_calls
 
 
+def test_an_operator_that_fails_may_be_caught_by_the_model() -> None:
+    def model(x: Tensor) -> tuple[Tensor, bool]:
+        y = x.sin().cos().exp()
+        number = x[0].item()
+        try:
+            return y * number + torch.linalg.inv(x.diag()), True
+        except torch.linalg.LinAlgError:
+            return y, False
+
+    regular, singular = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.0])
+    fast = compiled(model, regular)
+    for x in (regular, singular):
+        torch.testing.assert_close(fast(x), model(x))
+    with pytest.raises(
+        CaptureError, match="an operator fails for this example, and the model goes"
+    ):
+        compiled(model, singular)
+
+
+def test_an_operator_that_fails_raises_what_it_raises_in_eager() -> None:
+    def model(x: Tensor) -> tuple[Tensor, float]:
+        return x.sin().cos().exp(), 1 / x[0].item()
+
+    fast = compiled(model, torch.ones(2))
+    for call in (model, fast):
+        with pytest.raises(ZeroDivisionError):
+            call(torch.zeros(2))
+    assert fast(torch.full((2,), 4.0))[1] == 0.25
+
+
 def test_other_shapes_are_one_more_form() -> None:
     model = net(Masked)
     fast = compiled(model, rows())

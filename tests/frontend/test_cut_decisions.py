@@ -55,6 +55,33 @@ def test_a_way_is_taken_only_where_the_model_takes_it(name: str, example: float)
     assert came, "the example goes its own way"
 
 
+CAUGHT: dict[str, tuple[Tensor, Callable[[float], float]]] = {
+    "quotient": (torch.tensor(0.0), lambda v: 1 / v),
+    "whole quotient": (torch.tensor(0), lambda v: 5 // v),
+    "rest": (torch.tensor(0), lambda v: 5 % v),
+    "whole": (torch.tensor(math.nan), int),
+    "rounded": (torch.tensor(math.inf), round),
+    "power": (torch.tensor(1e300, dtype=torch.float64), lambda v: v**2),
+}
+
+
+@pytest.mark.parametrize("name", CAUGHT)
+def test_what_raises_for_a_number_and_is_caught_does_so_for_this_number(name: str) -> None:
+    example, compute = CAUGHT[name]
+
+    def model(x: Tensor) -> tuple[float, bool]:
+        try:
+            return compute(x.item()), True
+        except (ArithmeticError, ValueError):
+            return 0.0, False
+
+    trace = trace_cuts(model, (example,), {}, surroundings())
+    module = torch.fx.GraphModule(trace.held, trace.graph)
+    assert module(example) == [0.0, False]
+    with pytest.raises(Unseen, match="item == "):
+        module(torch.ones_like(example))
+
+
 def test_numbers_are_those_of_python() -> None:
     def model(x: Tensor) -> tuple[float, ...]:
         v, w = x.tolist()

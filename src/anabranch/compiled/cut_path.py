@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from anabranch.errors import InputError, NumericsError
+from anabranch.errors import AnabranchError, InputError, NumericsError
 from anabranch.frontend.cut_checks import Cut, Unseen
 from anabranch.frontend.cut_sections import CutStep
 from anabranch.frontend.cut_trace import CutTrace
@@ -29,6 +29,16 @@ from anabranch.ir.tolerances import relative_error
 from anabranch.tuning.verify.plan import EAGER_TOLERANCE
 
 CutValues = dict[str, Any]
+OPERATOR_ERRORS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+"""What operators raise, of tensors and of numbers."""
+
+
+class StepFailed(Exception):
+    """An operator of a way raised `error`, before anything was written; the model may catch it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +90,9 @@ def run(
     run again, but where numbers are drawn: those that a path drew which the call does not go are
     drawn again. Unseen where it goes none: nothing is written to then, for a path writes at its
     end, and nothing drawn; so it is where `may_write` raises InputError, which is asked of a path
-    before it writes."""
+    before it writes. StepFailed where an operator fails before that."""
     unseen: Unseen | None = None
+    failure: StepFailed | None = None
     drawn = _Generators(tensors) if any(path.draws for path in paths) else None
     before: CutPath | None = None
     values: CutValues = {}
@@ -118,7 +129,16 @@ def run(
                 if drawn is not None:
                     drawn.go_back()
                 raise
+            except OPERATOR_ERRORS as failed:
+                if 0 <= path.first_writing <= came or isinstance(failed, AnabranchError):
+                    raise
+                failure, before = failure or StepFailed(failed), path
+                if drawn is not None:
+                    drawn.go_back()
+                continue
             return path, path.results(values)
+    if failure is not None:
+        raise failure
     assert unseen is not None, "a call has a path"
     raise unseen
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from anabranch.artifact.owned_constants import Shared, shared_of
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.cut_path import (
+    OPERATOR_ERRORS,
     CutPath,
     RunStep,
     compare,
@@ -30,7 +31,7 @@ from anabranch.compiled.layouts import relaid
 from anabranch.compiled.memory import MemoryUse, memory_of
 from anabranch.compiled.sharing import share_arena
 from anabranch.deadline import TIME
-from anabranch.errors import CaptureError
+from anabranch.errors import AnabranchError, CaptureError
 from anabranch.frontend.cut_sections import (
     CutStep,
     captured_section,
@@ -101,6 +102,7 @@ class Sections:
         for step, last in zip(steps, last_reads(steps, leaves), strict=True):
             inputs = [values[name] for name in step.reads]
             weights = {name: state[trace.weights[name]].detach() for name in step.weights}
+            results = _results(step, (*weights.values(), *inputs))
             section: int | None = None
             held: tuple[str, ...] = ()
             if step.kind == "section":
@@ -117,8 +119,6 @@ class Sections:
                     self._hold(trace.weights[name], value, shared())
                 own_constants(step.module)
             ready = self._ready(step, section, held)
-            with torch.no_grad():
-                results = step.module.forward(*weights.values(), *inputs)
             values.update(zip(step.gives, results, strict=True))
             run_steps.append(replace(ready, cost=self._timed(ready, inputs), last=last))
         self.share_arena()
@@ -283,6 +283,25 @@ def _put_back(
         originals = [leaf for leaf in trace.leaves if isinstance(leaf, Tensor)]
         for place in trace.written_inputs:
             tensors[place].copy_(originals[place])
+
+
+def _results(step: CutStep, values: Sequence[Any]) -> Sequence[Any]:
+    """Those of a step for the example; CaptureError where an operator fails, though the model does
+    not: it catches the error."""
+    try:
+        with torch.no_grad():
+            results: Sequence[Any] = step.module.forward(*values)
+    except OPERATOR_ERRORS as failed:
+        if isinstance(failed, AnabranchError):
+            raise
+        first = (str(failed).strip().splitlines() or [""])[0]
+        raise CaptureError(
+            "an operator fails for this example, and the model goes on",
+            f"{type(failed).__name__}: {first}; a trace has no values, and goes the way on which "
+            "nothing fails",
+            "ask by values before such an operator is called, not by try and except",
+        ) from failed
+    return results
 
 
 def _nothing_left(trace: CutTrace) -> CaptureError:

@@ -29,6 +29,7 @@ from anabranch.compiled.calls import Compiled
 from anabranch.compiled.cut_form import CallForm, form_of
 from anabranch.compiled.cut_path import (
     CutPath,
+    StepFailed,
     path_facts,
     run,
     same,
@@ -188,6 +189,7 @@ class CutModel(Compiled):
         if transforming():
             check_plain(tensors)
         unseen: Unseen | None = None
+        failure: StepFailed | None = None
         for fitting, bound in self._fitting(form, tensors):
             may_write = functools.partial(self._check_memory, fitting, bound)
             try:
@@ -196,7 +198,11 @@ class CutModel(Compiled):
                 break
             except Unseen as another:
                 unseen = unseen or another
+            except StepFailed as failed:
+                failure = failure or failed
         else:
+            if failure is not None:
+                return self._caught(form, tensors, failure.error)
             assert unseen is not None, "a call has a form"
             return self._another_way(form, tensors, unseen.check)
         if torch.is_grad_enabled():
@@ -265,6 +271,22 @@ class CutModel(Compiled):
         if self.unseen_calls == 1:
             told = {"name": name_of(self.model), "check": check.text, "origin": check.origin}
             warnings.warn(UNSEEN.format(**told), stacklevel=4)
+        return self._called_model(form, tensors)
+
+    def _caught(self, form: CallForm, tensors: Sequence[Tensor], error: Exception) -> Any:
+        """A call for which an operator fails: what the model makes of it, where it can be asked."""
+        refused = self.model is None or self.options.unseen == "refuse" or self._other_weight()
+        if refused or cut_states.elsewhere(self.states, self.model):
+            raise error
+        try:
+            results = self._called_model(form, tensors)
+        except Exception as own:
+            raise (error if type(own) is type(error) else own) from None
+        self.unseen_calls += 1
+        return results
+
+    def _called_model(self, form: CallForm, tensors: Sequence[Tensor]) -> Any:
+        """What the model itself gives, and plans with the weights that it leaves."""
         args, kwargs = form.rebuilt(tensors)
         try:
             return cut_states.apart(self.states, self._run_model(*args, **kwargs))

@@ -38,6 +38,13 @@ SIGNS = {
     **{"pow": "**", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="},
 }
 
+DIVISIONS = ("__floordiv__", "__rfloordiv__")
+RAISING = (
+    *DIVISIONS,
+    *("__truediv__", "__rtruediv__", "__mod__", "__rmod__", "__pow__", "__rpow__"),
+)
+"""Methods that raise for some numbers, before the tracer sees them."""
+
 
 @dataclass(frozen=True, slots=True)
 class FloatDecision:
@@ -139,7 +146,7 @@ def floats_by_operators(
         of_floats = any(isinstance(arg, torch.SymFloat | float) for arg in args)
         if kwargs or any(isinstance(arg, list | tuple) for arg in args):
             return dispatch(mode, func, types, args, kwargs)
-        result = func(*args)
+        result = fixed_where_it_raises(func)(*args)
         if not isinstance(result, torch.SymFloat) and not (
             of_floats and isinstance(result, torch.SymBool)
         ):
@@ -158,6 +165,21 @@ def floats_by_operators(
         )
         _sym_register(mode.tracer, func, args, number)
         return number
+
+    def fixed_where_it_raises(own: Any) -> Any:
+        """1 / v, int(v), v ** -1: the model may catch what it raises, for these numbers."""
+
+        def call(*args: Any) -> Any:
+            try:
+                return own(*args)
+            except (ArithmeticError, ValueError):
+                for arg in args:
+                    if isinstance(arg, py_sym_types) and arg.node.has_hint():
+                        decision = FloatDecision(arg.node.hint, arg.node._expr, running_at())
+                        record.decisions.append(decision)
+                raise
+
+        return call
 
     def divided(own: Any, swapped: bool) -> Any:
         """Torch has floor(v / w) for v // w: 1.0 // 0.1 is 9.0, and that 10.0."""
@@ -186,19 +208,21 @@ def floats_by_operators(
         record.decisions.append(FloatDecision(number.hint, expr, running_at()))
         return number.hint
 
-    divisions = [
+    methods = [
         (number, name, vars(number)[name])
         for number in (torch.SymInt, torch.SymFloat)
-        for name in ("__floordiv__", "__rfloordiv__")
+        for name in RAISING
     ]
-    for number, name, own in divisions:
-        setattr(number, name, divided(own, name == "__rfloordiv__"))
+    for number, name, own in methods:
+        if name in DIVISIONS:
+            own = divided(own, name == "__rfloordiv__")
+        setattr(number, name, fixed_where_it_raises(own))
     ProxyTorchDispatchMode.__sym_dispatch__ = computed  # type: ignore[method-assign, assignment]
     SymNode.evaluate = decided  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        for number, name, own in divisions:
+        for number, name, own in methods:
             setattr(number, name, own)
         ProxyTorchDispatchMode.__sym_dispatch__ = dispatch  # type: ignore[method-assign]
         SymNode.evaluate = evaluate  # type: ignore[method-assign]
