@@ -21,6 +21,7 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from anabranch.errors import DataDependentError
+from anabranch.frontend.caught_errors import Note
 from anabranch.frontend.source import running_at
 
 COMPARED = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
@@ -28,15 +29,15 @@ READ = ("__bool__", "__int__", "__float__")
 
 
 @contextmanager
-def floats_asked() -> Iterator[None]:
-    """Within it DataDependentError for each of these questions."""
+def floats_asked(note: Note) -> Iterator[None]:
+    """Within it DataDependentError for each of these questions, which `note` gets to see."""
     kind: Any = torch.SymFloat
     evaluate, expect_true = SymNode.evaluate, SymNode.expect_true
 
     def asked(number: Any, size_oblivious: bool = False) -> Any:
         answer = evaluate(number, size_oblivious)
         if any(symbol.is_integer is not True for symbol in number.expr.free_symbols):
-            raise _by_values()  # torch knows by ranges: v * v >= 0, and that of a NaN is not
+            raise note(_by_values())  # torch knows by ranges: v * v >= 0, and that of a NaN is not
         return answer
 
     def expected(number: Any, file: str, line: int) -> Any:
@@ -47,12 +48,12 @@ def floats_asked() -> Iterator[None]:
         }
         of_floats = any(symbol.is_integer is not True for symbol in ranges)
         if of_floats and bound_sympy(number.expr, ranges).is_singleton():
-            raise _by_values()
+            raise note(_by_values())
         return expect_true(number, file, line)
 
     before = {name: getattr(kind, name) for name in (*COMPARED, *READ)}
     for name, own in before.items():
-        setattr(kind, name, (_compared if name in COMPARED else _read)(own))
+        setattr(kind, name, (_compared if name in COMPARED else _read)(own, note))
     SymNode.evaluate = asked  # type: ignore[method-assign, assignment]
     SymNode.expect_true = expected  # type: ignore[method-assign, assignment]
     try:
@@ -64,7 +65,7 @@ def floats_asked() -> Iterator[None]:
             setattr(kind, name, own)
 
 
-def _compared(own: Callable[..., Any]) -> Callable[..., Any]:
+def _compared(own: Callable[..., Any], note: Note) -> Callable[..., Any]:
     def compared(number: Any, other: Any) -> Any:
         answer = own(number, other)
         decided = isinstance(answer, torch.SymBool) and answer.node.expr in (
@@ -72,16 +73,16 @@ def _compared(own: Callable[..., Any]) -> Callable[..., Any]:
             sympy.false,
         )
         if decided or isinstance(answer, bool):
-            raise _by_values()
+            raise note(_by_values())
         return answer
 
     return compared
 
 
-def _read(own: Callable[..., Any]) -> Callable[..., Any]:
+def _read(own: Callable[..., Any], note: Note) -> Callable[..., Any]:
     def read(number: Any) -> Any:
         if getattr(number.node.expr, "is_number", True):
-            raise _by_values()
+            raise note(_by_values())
         return own(number)
 
     return read

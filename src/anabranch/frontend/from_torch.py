@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 from anabranch.errors import CaptureError
 from anabranch.frontend.capture_warnings import warn_of_changes
 from anabranch.frontend.captured import Captured
+from anabranch.frontend.caught_errors import caught_errors
 from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, check_model
 from anabranch.frontend.contiguous_calls import ContiguousByOperator, copy_contiguous
 from anabranch.frontend.decompose import decompose
@@ -227,7 +228,8 @@ def _recording(
         numbers_kept(module),
         texts_of_values() if texts else nullcontext(),
         python_numbers() if texts else nullcontext(),
-        floats_asked() if texts else nullcontext(),
+        caught_errors() as note,
+        floats_asked(note) if texts else nullcontext(),
     ):
         yield state
 
