@@ -247,7 +247,7 @@ def test_an_operator_that_fails_raises_what_it_raises_in_eager() -> None:
         return x.sin().cos().exp(), 1 / x[0].item()
 
     fast = compiled(model, torch.ones(2))
-    for call in (model, fast):
+    for call in (model, fast, copy.deepcopy(fast)):
         with pytest.raises(ZeroDivisionError):
             call(torch.zeros(2))
     assert fast(torch.full((2,), 4.0))[1] == 0.25
@@ -449,6 +449,11 @@ def test_a_copy_has_plans_and_weights_of_its_own() -> None:
         one.load_state_dict(other.state_dict())
         torch.testing.assert_close(dict(one.state_dict()), dict(other.state_dict()))
     assert copy.copy(fast)(x).shape == model(x).shape
+
+
+def test_a_function_has_no_weights() -> None:
+    fast = compiled(lambda x: x.sin().cos().exp()[x > 0], torch.ones(2))
+    assert not fast.state_dict() and not copy.deepcopy(fast).state_dict()
 
 
 def test_a_copy_takes_arguments_by_name() -> None:

@@ -49,7 +49,7 @@ from anabranch.compiled.request import PlanRequest
 from anabranch.compiled.sources import sources
 from anabranch.compiled.transforms import check_plain, transforming
 from anabranch.compiled.unseen_model import ModelThen
-from anabranch.compiled.weights import Stamps, other_weights, stamps_of
+from anabranch.compiled.weights import Stamps, expected, other_weights, stamps_of
 from anabranch.errors import (
     CaptureError,
     InputError,
@@ -483,10 +483,9 @@ class CutModel(Compiled):
             states.write((), self.states, values)
 
     def _weights(self) -> dict[str, Tensor]:
-        changed = self._other_weight()
+        changed, wanted = self._other_weight(), expected(self.entries)
         if self.model is not None and not changed:
-            return self.states.over(self._model_state(), self._expected())
-        wanted = self._expected()
+            return self.states.over(self._model_state(), wanted)
         weights = self.states.over(self._known_by_name(), wanted)
         lost = [name for name in wanted if name not in weights]
         if lost:
