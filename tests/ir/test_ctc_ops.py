@@ -12,9 +12,21 @@ from torch import Tensor
 from anabranch.ir import ctc_ops, custom_ops
 
 aten = torch.ops.aten
+
+
+def forward_by_steps(log_probs: Tensor, *told: Any) -> Any:
+    return ctc_ops.by_steps(log_probs, ctc_ops.CtcTargets(*told))
+
+
+def backward_by_steps(grad: Tensor, log_probs: Tensor, *told: Any) -> Tensor:
+    *labels, loss, alpha, blank, zero_infinity = told
+    targets = ctc_ops.CtcTargets(*labels, blank)
+    return ctc_ops.gradient_by_steps(grad, log_probs, targets, loss, alpha, zero_infinity)
+
+
 PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "as it is": (ctc_ops.forward, ctc_ops.backward),
-    "by steps": (ctc_ops.by_steps, ctc_ops.gradient_by_steps),
+    "by steps": (forward_by_steps, backward_by_steps),
 }
 
 
@@ -56,6 +68,26 @@ def test_loss_and_gradient_are_torchs(
                 grad, log_probs, targets, *numbers, wanted, ways, blank, zero
             )
             torch.testing.assert_close(result, gradient, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("steps", "labels", "joined"),
+    [(6, 2, False), (5, 4, False), (-1, 2, False), (5, -1, False), (5, 9, True)],
+)
+def test_lengths_beyond_the_sizes_are_no_plausible_loss(
+    steps: int, labels: int, joined: bool
+) -> None:
+    log_probs = problem((5, 3, 4, 3), 0, False, 0)[0]
+    targets = torch.tensor([1, 2, 3] * 3)
+    targets = targets if joined else targets.reshape(3, 3)
+    told = targets, torch.tensor([5, 4, steps]), torch.tensor([3, 2, labels]), 0
+    with pytest.raises(RuntimeError, match="Expected "):
+        ctc_ops.forward(log_probs, *told)
+    loss, alpha = forward_by_steps(log_probs, *told)
+    assert loss.isfinite().tolist() == [True, True, False] and loss[2].isnan()
+    grad = torch.ones(3, dtype=torch.float64)
+    gradient = backward_by_steps(grad, log_probs, *told[:3], loss, alpha, 0, True)
+    assert gradient[:, :2].isfinite().all() and gradient[:, 2].isnan().all()
 
 
 def test_shapes_are_known_without_data() -> None:

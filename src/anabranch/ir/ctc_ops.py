@@ -11,10 +11,15 @@ torch's operator has an alpha as wide as the longest target, and reads lengths o
 graph of a GPU can. Here alpha is as wide as any target may be, and lengths stay where they are. On
 a CPU it is torch's own kernel that computes both; elsewhere it is a sum along each step, in logs.
 As torch's, the gradient is that of the logits behind a log_softmax.
+
+Of lengths beyond the sizes torch's kernel raises a RuntimeError, which takes the host's knowing
+them. Elsewhere the loss of such a sample is NaN, so that no call waits, and nothing is read that is
+not there.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,17 +37,39 @@ NEVER = -torch.inf
 """The logarithm of what does not happen."""
 
 
+@dataclass(frozen=True, slots=True)
+class CtcTargets:
+    """The labels of all samples, as the loss takes them: `targets` [n, labels] or one row,
+    `input_lengths` and `target_lengths` [n], and the class that is no label."""
+
+    targets: Tensor
+    input_lengths: Tensor
+    target_lengths: Tensor
+    blank: int
+
+    @property
+    def places(self) -> int:
+        """How many places a target has at most, blanks among them."""
+        return 2 * self.targets.shape[-1] + 1
+
+    @property
+    def lengths(self) -> tuple[list[int], list[int]]:
+        """Both lengths, on the host."""
+        return self.input_lengths.tolist(), self.target_lengths.tolist()
+
+
 def forward(
     log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int
 ) -> tuple[Tensor, Tensor]:
     """The loss of each sample, and the logarithms of the sums over all ways to each place of its
-    target (blanks between labels) until each step. RuntimeError for lengths beyond the sizes."""
-    _check(log_probs, targets, input_lengths, target_lengths, blank)
+    target (blanks between labels) until each step. On a CPU RuntimeError for lengths beyond the
+    sizes, elsewhere NaN for such a sample."""
+    told = CtcTargets(targets, input_lengths, target_lengths, blank)
+    _check(log_probs, told)
     if log_probs.device.type != "cpu" or not log_probs.numel():
-        return by_steps(log_probs, targets, input_lengths, target_lengths, blank)
-    lengths = input_lengths.tolist(), target_lengths.tolist()
-    loss, alpha = aten._ctc_loss(log_probs, targets.long(), *lengths, blank, False)
-    return loss, F.pad(alpha, (0, _places(targets) - alpha.shape[2]), value=NEVER).contiguous()
+        return by_steps(log_probs, told)
+    loss, alpha = aten._ctc_loss(log_probs, targets.long(), *told.lengths, blank, False)
+    return loss, F.pad(alpha, (0, told.places - alpha.shape[2]), value=NEVER).contiguous()
 
 
 def backward(
@@ -57,27 +84,25 @@ def backward(
     zero_infinity: bool,
 ) -> Tensor:
     """The gradient of log_probs from the loss's; 0 where `zero_infinity` and that is infinite."""
-    _check(log_probs, targets, input_lengths, target_lengths, blank)
+    told = CtcTargets(targets, input_lengths, target_lengths, blank)
+    _check(log_probs, told)
     if log_probs.device.type != "cpu" or not log_probs.numel():
-        told: Any = (input_lengths, target_lengths, loss, alpha, blank, zero_infinity)
-        return gradient_by_steps(grad, log_probs, targets, *told)
-    lengths = input_lengths.tolist(), target_lengths.tolist()
-    longest = 2 * max(lengths[1], default=0) + 1
+        return gradient_by_steps(grad, log_probs, told, loss, alpha, zero_infinity)
+    longest = 2 * max(told.lengths[1], default=0) + 1
     results = loss.contiguous(), alpha[..., :longest].contiguous()
+    settings = (*told.lengths, *results, blank, zero_infinity)
     gradient: Tensor = aten._ctc_loss_backward(
-        grad.contiguous(), log_probs, targets.long(), *lengths, *results, blank, zero_infinity
+        grad.contiguous(), log_probs, targets.long(), *settings
     )
     return gradient.contiguous()
 
 
-def by_steps(
-    log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int
-) -> tuple[Tensor, Tensor]:
+def by_steps(log_probs: Tensor, told: CtcTargets) -> tuple[Tensor, Tensor]:
     """As `forward`, by operators that any device has."""
-    labels = _labels(targets, target_lengths, blank)
-    probs, skips = _probs(log_probs, labels), _skips(labels, blank)
+    labels, possible = _labels(log_probs, told)
+    probs, skips = _probs(log_probs, labels), _skips(labels, told.blank)
     first = torch.arange(labels.shape[1], device=labels.device) < (
-        1 + target_lengths[:, None]
+        1 + told.target_lengths[:, None]
     ).clip(max=2)
     steps = list[Tensor]()
     for prob in probs.unbind(1):
@@ -88,38 +113,35 @@ def by_steps(
         skipped = F.pad(before, (2, 0), value=NEVER)[:, :-2].masked_fill(~skips, NEVER)
         ways = before, F.pad(before, (1, 0), value=NEVER)[:, :-1], skipped
         steps.append(torch.stack(ways).logsumexp(0) + prob)
+    empty = torch.where(told.target_lengths == 0, 0, torch.inf).to(log_probs.dtype)
     if not steps:
-        alpha = probs
-        return torch.where(target_lengths == 0, 0, torch.inf).to(log_probs.dtype), alpha
+        return empty.masked_fill(~possible, torch.nan), probs
     alpha = torch.stack(steps, 1)
-    last = (input_lengths.long() - 1).clip(min=0)[:, None, None].expand(-1, 1, alpha.shape[2])
-    ends = alpha.gather(1, last).squeeze(1).masked_fill(~_ends(labels, target_lengths), NEVER)
-    loss = -ends.logsumexp(1)
-    empty = torch.where(target_lengths == 0, 0, torch.inf).to(loss.dtype)
-    return torch.where(input_lengths == 0, empty, loss), alpha
+    last = (told.input_lengths.long() - 1).clip(min=0, max=len(steps) - 1)
+    at_last = alpha.gather(1, last[:, None, None].expand(-1, 1, alpha.shape[2])).squeeze(1)
+    loss = -at_last.masked_fill(~_ends(labels, told), NEVER).logsumexp(1)
+    loss = torch.where(told.input_lengths == 0, empty, loss)
+    return loss.masked_fill(~possible, torch.nan), alpha
 
 
 def gradient_by_steps(
     grad: Tensor,
     log_probs: Tensor,
-    targets: Tensor,
-    input_lengths: Tensor,
-    target_lengths: Tensor,
+    told: CtcTargets,
     loss: Tensor,
     alpha: Tensor,
-    blank: int,
     zero_infinity: bool,
 ) -> Tensor:
     """As `backward`, by operators that any device has."""
-    labels = _labels(targets, target_lengths, blank)
-    probs, skips = _probs(log_probs, labels), _skips(labels, blank)
-    ends, steps = _ends(labels, target_lengths), list[Tensor]()
+    labels, _ = _labels(log_probs, told)
+    probs, skips = _probs(log_probs, labels), _skips(labels, told.blank)
+    ends, steps = _ends(labels, told), list[Tensor]()
     leads = F.pad(skips, (0, 2))[:, 2:]
     for step, prob in reversed(list(enumerate(probs.unbind(1)))):
         after = steps[-1] if steps else torch.full_like(prob, NEVER)
         skipped = F.pad(after, (0, 2), value=NEVER)[:, 2:].masked_fill(~leads, NEVER)
         ways = torch.stack((after, F.pad(after, (0, 1), value=NEVER)[:, 1:], skipped)).logsumexp(0)
-        last = (input_lengths == step + 1)[:, None]
+        last = (told.input_lengths == step + 1)[:, None]
         begun = torch.where(last, torch.where(ends, 0.0, NEVER).to(prob.dtype), ways)
         steps.append(begun + prob)
     if not steps:
@@ -130,28 +152,32 @@ def gradient_by_steps(
     at_places = (alpha + beta - probs + loss[:, None, None]).exp()
     gradient = log_probs.transpose(0, 1).exp() - at_places @ classes
     gradient = gradient * grad[:, None, None]
-    within = torch.arange(log_probs.shape[0], device=labels.device) < input_lengths[:, None]
+    within = torch.arange(log_probs.shape[0], device=labels.device) < told.input_lengths[:, None]
     kept = within & ~(loss.isinf()[:, None] & zero_infinity)
-    return gradient.masked_fill(~kept[..., None], 0).transpose(0, 1).contiguous()
+    gradient = gradient.masked_fill(~kept[..., None], 0)
+    return gradient.masked_fill(loss.isnan()[:, None, None], torch.nan).transpose(0, 1).contiguous()
 
 
-def _places(targets: Tensor) -> int:
-    return 2 * targets.shape[-1] + 1
-
-
-def _labels(targets: Tensor, target_lengths: Tensor, blank: int) -> Tensor:
-    """The class at each place of the targets, of which every second is a blank; blanks behind."""
+def _labels(log_probs: Tensor, told: CtcTargets) -> tuple[Tensor, Tensor]:
+    """The class at each place of the targets, of which every second is a blank; blanks behind. And
+    whether a sample's lengths are within the sizes; the classes are, whatever they are."""
+    targets, lengths = told.targets, told.target_lengths
     count = targets.shape[-1]
     at = torch.arange(count, device=targets.device)
-    padded = targets
-    if targets.dim() == 1 and count:
-        starts = target_lengths.cumsum(0) - target_lengths
-        padded = targets[(starts[:, None] + at).clip(max=count - 1)]
-    elif targets.dim() == 1:
-        padded = targets.new_empty(target_lengths.shape[0], 0)
-    padded = padded.long().masked_fill(at >= target_lengths[:, None], blank)
-    blanks = torch.full_like(padded, blank)
-    return F.pad(torch.stack((blanks, padded), 2).flatten(1), (0, 1), value=blank)
+    padded, ends = targets, lengths
+    if targets.dim() == 1:
+        ends = lengths.cumsum(0)
+        starts = (ends - lengths)[:, None]
+        padded = targets.new_empty(lengths.shape[0], 0)
+        if count:
+            padded = targets[(starts + at).clip(min=0, max=count - 1)]
+    steps = told.input_lengths
+    possible = (lengths >= 0) & (ends <= count) & (steps >= 0) & (steps <= log_probs.shape[0])
+    padded = padded.long().masked_fill(at >= lengths[:, None], told.blank)
+    padded = padded.clip(min=0, max=log_probs.shape[2] - 1)
+    blanks = torch.full_like(padded, told.blank)
+    labels = F.pad(torch.stack((blanks, padded), 2).flatten(1), (0, 1), value=told.blank)
+    return labels, possible
 
 
 def _probs(log_probs: Tensor, labels: Tensor) -> Tensor:
@@ -166,9 +192,9 @@ def _skips(labels: Tensor, blank: int) -> Tensor:
     return (labels != blank) & (labels != before)
 
 
-def _ends(labels: Tensor, target_lengths: Tensor) -> Tensor:
+def _ends(labels: Tensor, told: CtcTargets) -> Tensor:
     """The last label, and the blank behind it."""
-    at, last = torch.arange(labels.shape[1], device=labels.device), 2 * target_lengths[:, None]
+    at, last = torch.arange(labels.shape[1], device=labels.device), 2 * told.target_lengths[:, None]
     return (at == last) | (at == last - 1)
 
 
@@ -176,9 +202,10 @@ def shape_of_forward(
     log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int
 ) -> tuple[Tensor, Tensor]:
     """The results without data. RuntimeError for sizes that the loss does not have."""
-    _check(log_probs, targets, input_lengths, target_lengths, blank)
+    told = CtcTargets(targets, input_lengths, target_lengths, blank)
+    _check(log_probs, told)
     steps, count, _ = log_probs.shape
-    return log_probs.new_empty(count), log_probs.new_empty(count, steps, _places(targets))
+    return log_probs.new_empty(count), log_probs.new_empty(count, steps, told.places)
 
 
 def shape_of_backward(
@@ -199,16 +226,14 @@ def shape_of_backward(
     return log_probs.new_empty(log_probs.shape)
 
 
-def _check(
-    log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int
-) -> None:
+def _check(log_probs: Tensor, told: CtcTargets) -> None:
     """RuntimeError where kernels would read what is not there."""
     if log_probs.dim() != 3 or log_probs.dtype not in (torch.float32, torch.float64):
         raise RuntimeError(f"a loss of {log_probs.dtype} {list(log_probs.shape)} is not of CTC")
-    count = log_probs.shape[1]
+    targets, count = told.targets, log_probs.shape[1]
     if targets.dim() not in (1, 2) or (targets.dim() == 2 and targets.shape[0] != count):
         raise RuntimeError(f"targets of {list(targets.shape)} are not those of {count} samples")
-    if not input_lengths.shape == target_lengths.shape == (count,):
+    if not told.input_lengths.shape == told.target_lengths.shape == (count,):
         raise RuntimeError(f"{count} samples have as many lengths")
-    if not 0 <= blank < log_probs.shape[2]:
-        raise RuntimeError(f"{blank} is none of {log_probs.shape[2]} classes")
+    if not 0 <= told.blank < log_probs.shape[2]:
+        raise RuntimeError(f"{told.blank} is none of {log_probs.shape[2]} classes")
