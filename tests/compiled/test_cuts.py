@@ -223,6 +223,18 @@ def test_ways_that_differ_in_constants_alone_are_two() -> None:
     assert not fast.unseen_calls
 
 
+def test_an_element_is_written_by_its_number() -> None:
+    def model(x: Tensor) -> Tensor:
+        y = x.sin().cos().exp()
+        y[x[0].argmax().item(), 0] = 0
+        return y * 2
+
+    first, other = torch.eye(2), torch.eye(2).flip(0)
+    fast = compiled(model, first)
+    for x in (first, other):
+        torch.testing.assert_close(fast(x), model(x))
+
+
 def test_an_operator_that_fails_may_be_caught_by_the_model() -> None:
     def model(x: Tensor) -> tuple[Tensor, bool]:
         y = x.sin().cos().exp()

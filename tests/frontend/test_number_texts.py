@@ -17,6 +17,15 @@ X = torch.tensor([[3.0, -1.0], [0.5, 2.0]])
 NAMES = {0: "none", 1: "one", 3: "three", 4: "all"}
 
 
+def test_text_of_a_tensor_of_one_number_is_of_its_value() -> None:
+    def model(x: Tensor) -> tuple[Tensor, str]:
+        return x.sin().cos().exp(), f"{(x > 0).sum()}"
+
+    fast = anabranch.compile(model, (X,), **OPTIONS)
+    for x in (X, -X, -X.abs()):
+        assert fast(x)[1] == model(x)[1]
+
+
 @pytest.mark.parametrize(
     "say",
     [

@@ -30,12 +30,15 @@ NO_FAKE = re.compile(
 """Torch's message about an operator whose result nobody has told it."""
 
 OF_VALUES = re.compile("DataDependent|data-dependent|Unbacked|unbacked")
-OF_SYMBOLS = re.compile(r"^(Type|Attribute|Value)Error:? .*Sym(Int|Float|Bool)")
+OF_SYMBOLS = re.compile(
+    r"^(Type|Attribute|Value|Index)Error:? .*Sym(Int|Float|Bool)|Could not infer dtype of Sym"
+)
 """Python's messages about symbols in the place of its own numbers."""
 NO_NUMBER = (
     "the model gives a number of a tensor to code that takes Python's own numbers alone",
     "{error}",
-    "give it int(number) or float(number), for which the value is asked for and the model is cut",
+    "give it int(number), float(number) or bool(number), for which the value is asked for and the "
+    "model is cut",
 )
 
 

@@ -37,13 +37,31 @@ def texts_of_values() -> Iterator[None]:
     value, which is asked for thereby. Torch and the tracer, which print symbols, get what they get
     otherwise."""
     before = [(kind, name, getattr(kind, name)) for kind in NUMBERS for name in _TEXTS]
+    tensors: Any = torch.Tensor
+    format_tensor = tensors.__format__
     for kind, name, own in before:
         setattr(kind, name, _by_value(NUMBERS[kind], _TEXTS[name], own))
+    tensors.__format__ = _of_one_number(format_tensor)
     try:
         yield
     finally:
+        tensors.__format__ = format_tensor
         for kind, name, own in before:
             setattr(kind, name, own)
+
+
+def _of_one_number(own: Callable[..., str]) -> Callable[..., str]:
+    """f"{x[0]}" is the text of a number, also where a tensor has no values yet."""
+
+    def text(tensor: torch.Tensor, how: str) -> str:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        plain = tensor.dim() == 0 and not tensor.is_meta
+        if not plain or caller.partition(".")[0] in _OWN:
+            return own(tensor, how)
+        number = tensor.item()
+        return format(NUMBERS[type(number)](number) if type(number) in NUMBERS else number, how)
+
+    return text
 
 
 def _by_value(
