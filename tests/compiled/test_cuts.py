@@ -226,7 +226,8 @@ def test_ways_that_differ_in_constants_alone_are_two() -> None:
 def test_an_element_is_written_by_its_number() -> None:
     def model(x: Tensor) -> Tensor:
         y = x.sin().cos().exp()
-        y[x[0].argmax().item(), 0] = 0
+        row: Any = x[0].argmax().item()
+        y[row, 0] = 0
         return y * 2
 
     first, other = torch.eye(2), torch.eye(2).flip(0)
@@ -241,7 +242,7 @@ def test_an_operator_that_fails_may_be_caught_by_the_model() -> None:
         number = x[0].item()
         try:
             return y * number + torch.linalg.inv(x.diag()), True
-        except torch.linalg.LinAlgError:
+        except RuntimeError:
             return y, False
 
     regular, singular = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ def by_nan(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("model", [by_a_tensor, by_a_number, by_nan])
 def test_the_way_is_that_of_the_values(model: Callable[[Tensor], Tensor]) -> None:
     ones = torch.ones(2)
-    options = {"search": "none", "scheduler": "sequential", "cache_dir": None}
+    options: dict[str, Any] = {"search": "none", "scheduler": "sequential", "cache_dir": None}
     fast = anabranch.compile(model, (ones,), target="cpu", unseen="eager", **options)
     for x in (ones, -ones, torch.zeros(2), torch.full((2,), torch.nan)):
         torch.testing.assert_close(fast(x), model(x), equal_nan=True)

@@ -19,9 +19,9 @@ def forward_by_steps(log_probs: Tensor, *told: Any) -> Any:
 
 
 def backward_by_steps(grad: Tensor, log_probs: Tensor, *told: Any) -> Tensor:
-    *labels, loss, alpha, blank, zero_infinity = told
-    targets = ctc_ops.CtcTargets(*labels, blank)
-    return ctc_ops.gradient_by_steps(grad, log_probs, targets, loss, alpha, zero_infinity)
+    targets, steps, lengths, loss, alpha, blank, zero_infinity = told
+    labels = ctc_ops.CtcTargets(targets, steps, lengths, blank)
+    return ctc_ops.gradient_by_steps(grad, log_probs, labels, loss, alpha, zero_infinity)
 
 
 PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {

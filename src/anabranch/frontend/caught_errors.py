@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -60,10 +61,10 @@ def caught_errors() -> Iterator[Note]:
 
 def _model_asks() -> bool:
     """Whether it is the model's own code that asks, and no operator of torch."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         if name not in BETWEEN and not name.startswith(OWN):
             return name.partition(".")[0] not in ("torch", "sympy")
-        frame = frame.f_back  # type: ignore[assignment] # None above the first
+        frame = frame.f_back
     return False
