@@ -22,8 +22,14 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from anabranch.errors import DataDependentError
 from anabranch.frontend.source import raised_at
 
-BETWEEN = ("torch", "torch._tensor", "torch.overrides", "functools", "contextlib")
-OWN = ("torch.fx.experimental.", "torch._export.", "torch._logging.", "torch.utils.", "anabranch.")
+ASKING_MODULES = ("torch", "torch._tensor", "torch.overrides", "functools", "contextlib")
+ASKING_ROOMS = (
+    "torch.fx.experimental.",
+    "torch._export.",
+    "torch._logging.",
+    "torch.utils.",
+    "anabranch.",
+)
 """Modules of frames between the model and an error that it asks for itself."""
 Note = Callable[[DataDependentError], DataDependentError]
 
@@ -64,7 +70,7 @@ def _model_asks() -> bool:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
-        if name not in BETWEEN and not name.startswith(OWN):
+        if name not in ASKING_MODULES and not name.startswith(ASKING_ROOMS):
             return name.partition(".")[0] not in ("torch", "sympy")
         frame = frame.f_back
     return False
