@@ -181,12 +181,17 @@ def test_a_plan_of_the_size_answers_no_call_that_lies_otherwise() -> None:
         fast(torch.ones(3, 8)[:, :4])
 
 
-def test_padding_a_call_takes_no_look_at_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sizes", [[2, 4, 8], range(2, 21, 2)], ids=["few", "many"])
+def test_padding_a_call_takes_no_look_at_the_model(
+    monkeypatch: pytest.MonkeyPatch, sizes: Any
+) -> None:
     """Finding all parameters of a ResNet-50 took more than a millisecond in each padded call."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
-    fast = anabranch.compile(model, (torch.randn(8, 8),), sizes=[2, 4, 8])
-    calls = {n: torch.randn(n, 8) for n in (3, 5, 11)}
+    quick: dict[str, Any] = {"search": "none", "horizontal_fusion": "none", "pdl": "off"}
+    fast = anabranch.compile(model, (torch.randn(8, 8),), sizes=list(sizes), buckets=10, **quick)
+    assert len(fast.entries) == len(sizes)
+    calls = {n: torch.randn(n, 8) for n in (3, 5, 25, 2, 8)}
     want = {n: model(x) for n, x in calls.items()}
 
     def looked(*_: Any, **__: Any) -> Any:
@@ -196,4 +201,7 @@ def test_padding_a_call_takes_no_look_at_the_model(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(nn.Module, name, looked)
     monkeypatch.setattr("anabranch.compiled.calls.bind", looked)
     for n, x in calls.items():
-        torch.testing.assert_close(fast(x), want[n])
+        result = fast(x)
+        torch.testing.assert_close(result, want[n])
+        if n in sizes:  # its own plan answered, and nothing was cut off
+            assert result.untyped_storage().nbytes() == result.nbytes

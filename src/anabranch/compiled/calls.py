@@ -50,6 +50,7 @@ from anabranch.compiled.unseen_sizes import (
     answer_padded,
     grouped,
     known_form,
+    lookups,
 )
 from anabranch.compiled.weights import (
     Stamps,
@@ -118,6 +119,7 @@ class Compiled(Plans):
     ) -> None:
         super().__init__(model, target, options, trace)
         self._buckets: list[Buckets] = []
+        self._lookups = []
         self._stamps: Stamps = {}
         """The model's tensors, as they were when it was first compiled."""
         self._is_session = False
@@ -312,11 +314,21 @@ class Compiled(Plans):
         self.states.learn(entry)
         self.entries.append(entry)
         self._answers.append((entry.read, answering(entry, self.options)))
-        self._buckets[:] = grouped(self.entries, self._answers)
+        self._look_up()
 
     def _answer_all(self) -> None:
         self._answers[:] = [(entry.read, answering(entry, self.options)) for entry in self.entries]
+        self._look_up()
+
+    def _look_up(self) -> None:
+        """From now on in the answers that there are."""
         self._buckets[:] = grouped(self.entries, self._answers)
+        self._lookups[:] = lookups(self._buckets, self.entries, self._answers)
+
+    def _forget(self) -> None:
+        """Answer no call until all answers are made anew."""
+        self._lookups.clear()
+        self._answers.clear()
 
     def _job(self, asked: PlanRequest, cache: Cache | None) -> Job:
         limit, held = self.options.memory_limit, self.memory()
@@ -580,7 +592,7 @@ class Compiled(Plans):
         sessions = [session for reference in self._sessions if (session := reference()) is not None]
         others = [entry for other in sessions if other is not self for entry in other.entries]
         with waiting(others):
-            refit.refit(self.entries, self.target, weights, check, self._answers.clear)
+            refit.refit(self.entries, self.target, weights, check, self._forget)
         self._beside.clear()
         recipe = self.entries[-1].plan.recipe
         assert recipe is not None, "what has none cannot be refitted"

@@ -64,6 +64,8 @@ class Plans(Fixed):
         self.trace = trace or Trace(level=options.debug)
         self.entries: list[Entry] = []
         self._answers: list[CallAnswer] = []
+        self._lookups = self._answers
+        """Where a call is looked up, one after the other: in the answers, or in fewer."""
         self._hooks_within = registered() if model is not None else dict[int, str]()
         self._hook_names = tuple(self._hooks_within.values())
         self._refitted: list[Stamps] = []  # a list, which copies with the same plans have, too
@@ -110,7 +112,7 @@ class Plans(Fixed):
             or _proxied(PROXY)
         ):
             return self._watched(args, kwargs)
-        for read, answer in self._answers:
+        for read, answer in self._lookups:
             tensors = read(args, kwargs)
             if tensors is not None:
                 return answer(tensors)
@@ -122,7 +124,7 @@ class Plans(Fixed):
         """What the model returns, without hooks."""
         if isinstance(args, Proxy):  # torch.fx traces this function itself
             return leaf_call(self, tracer_of(args, kwargs), args, kwargs)
-        for read, answer in self._answers:
+        for read, answer in self._lookups:
             tensors = read(args, kwargs)
             if tensors is not None:
                 return answer(tensors)

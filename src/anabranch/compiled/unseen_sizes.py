@@ -29,6 +29,8 @@ from anabranch.frontend.structure import same_literal
 from anabranch.ir.refused import Refused
 from anabranch.ir.trees import with_shapes
 
+FEW_PLANS = 8
+"""Plans that are asked one after the other no later than what sizes a call has is found out."""
 MOST_SIZES = 4096
 """Of which it is remembered how calls are answered; for others it is found out in each call."""
 
@@ -108,19 +110,42 @@ class Buckets:
 
     def answered(self, tensors: Sequence[Tensor], sizes: tuple[int, ...]) -> tuple[bool, Any]:
         """Whether there is a result, and the result; else why there is none, in words."""
-        if sizes in self._chosen:
-            plan = self._chosen[sizes]
-        else:
-            plan = self._plan_for(sizes)
-            if len(self._chosen) < MOST_SIZES:
-                self._chosen[sizes] = plan
+        plan = self._chosen_for(sizes)
         if isinstance(plan, int):
             return True, self._padded(plan, tensors, sizes)
         return self._in_pieces(tensors, sizes) if plan is None else (False, plan)
 
+    def lookup(self) -> CallAnswer:
+        """How a call of any size is read and answered that one plan answers, padded or not."""
+        sizes_of, read_form = self.sized.shapes.sizes_of, self.read
+
+        def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Tensor] | None:
+            tensors = read_form(args, kwargs)
+            sizes = sizes_of(tensors) if tensors is not None else None
+            return tensors if sizes is not None and type(self._chosen_for(sizes)) is int else None
+
+        def answer(tensors: Sequence[Tensor]) -> Any:
+            sizes = sizes_of(tensors)
+            assert sizes is not None, "read before"
+            return self.answered(tensors, sizes)[1]
+
+        return read, answer
+
+    def _chosen_for(self, sizes: tuple[int, ...]) -> int | str | None:
+        """What `_plan_for` says, found out once."""
+        if sizes in self._chosen:
+            return self._chosen[sizes]
+        plan = self._plan_for(sizes)
+        if len(self._chosen) < MOST_SIZES:
+            self._chosen[sizes] = plan
+        return plan
+
     def _plan_for(self, sizes: tuple[int, ...]) -> int | str | None:
         """The number of the plan that takes the least for a call of these sizes, padded where that
         is harmless; None where they are larger than those of any plan; else why there is none."""
+        for number, entry in enumerate(self.entries):
+            if entry.at == sizes:
+                return number
         refused = [why for i, n in enumerate(sizes) if (why := self._out_of_range(i, n))]
         if refused:
             return str(refused[0])
@@ -206,6 +231,18 @@ def grouped(entries: Sequence[Entry], answers: Sequence[CallAnswer]) -> list[Buc
             groups.append(group)
         group.add(entry, answer)
     return groups
+
+
+def lookups(
+    groups: Sequence[Buckets], entries: Sequence[Entry], answers: Sequence[CallAnswer]
+) -> list[CallAnswer]:
+    """Where a call is looked up, one after the other: in each plan, but for those of many sizes of
+    one form, which are looked up at once, after all others."""
+    if len(groups) != 1 or len(groups[0].entries) <= FEW_PLANS:
+        return list(answers)
+    within = {id(entry) for entry in groups[0].entries}
+    apart = [own for entry, own in zip(entries, answers, strict=True) if id(entry) not in within]
+    return [*apart, groups[0].lookup()]
 
 
 def known_form(

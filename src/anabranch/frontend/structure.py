@@ -88,8 +88,11 @@ def fits(
 def _same_but(shape: Sequence[int], wanted: Sequence[int], free: Collection[int]) -> bool:
     if not free or len(shape) != len(wanted):
         return False
-    sizes = enumerate(zip(shape, wanted, strict=True))
-    return all(a == b or i in free for i, (a, b) in sizes)
+    # In a comprehension it takes twice as long.
+    for axis, size in enumerate(wanted):  # noqa: SIM110
+        if shape[axis] != size and axis not in free:
+            return False
+    return True
 
 
 def lies_there(tensor: torch.Tensor, offset: int | None, type: TensorType) -> bool:
