@@ -140,7 +140,7 @@ def test_compiled_models_are_warmed_with_sizes_or_calls() -> None:
     plain = anabranch.compile(net, (torch.randn(4, 8),), target="cpu", **QUICK)
     anabranch.warm(plain, [torch.randn(5, 8)])
     assert len(plain.entries) == 2
-    for wrong, words in (([65], "is not among n"), ([], "nothing to warm")):
+    for wrong, words in (([65], "is not among n"), ([], "nothing to warm"), (["a"], "is no size")):
         with pytest.raises(OptionError, match=words):
             anabranch.warm(fast, wrong)
     with pytest.raises(OptionError, match="a size of nothing"):

@@ -52,6 +52,13 @@ def check_listed(sizes: Any) -> None:
         raise OptionError(
             "there is nothing to warm", "no sizes were given", "give the inputs of each size"
         )
+    for size in sizes:
+        if isinstance(size, (str, bytes, float)):
+            raise OptionError(
+                f"{size!r} is no size",
+                "a size is a number, or several in a tuple, or the inputs of a call of that size",
+                "give numbers: [8] or [(8, 128)]; or inputs: [x] or [(x, y)]",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -501,10 +501,15 @@ def plain_value(tensor: torch.Tensor, device: torch.device | None) -> torch.Tens
 def tensor_type(value: Any, what: str, source: str = "") -> TensorType:
     """The type of a (fake) tensor; CaptureError for what a TensorType cannot say."""
     if not isinstance(value, torch.Tensor):
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise DataDependentError(
+                f"{what} is a number of Python's that depends on the values of a tensor",
+                "nodes of a graph compute tensors only",
+                f"compute with the tensor itself, without .item(), or {CUT}",
+                source,
+            )
         kind = "nothing" if value is None else f"a {type(value).__name__}"
-        number = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
-        refusal = DataDependentError if number else CaptureError
-        raise refusal(
+        raise CaptureError(
             f"{what} is {kind}, not a tensor",
             "nodes of a graph compute tensors only",
             "compute this part outside the model, or behind a custom operator that returns tensors",
