@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import warnings
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -403,3 +404,39 @@ def test_a_graph_that_counts_in_memory_has_a_plan_for_other_strides() -> None:
 def test_a_target_is_told_apart_from_the_options() -> None:
     with pytest.raises(OptionError, match=r"^target is no option of torch\.compile"):
         anabranch_backend(torch.fx.symbolic_trace(nn.ReLU()), [], options={"target": "cpu"})
+
+
+def first_is_written(x: torch.Tensor, y: torch.Tensor) -> Any:
+    x.add_(1)
+    return y * 2
+
+
+HALVES = (
+    lambda m: (m[..., :4], m[..., 4:]),
+    lambda m: (m[..., 4:], m[..., :4]),
+    lambda m: (m[..., :4], m.clone()[..., :4]),
+    lambda m: (m[..., :4], m[..., 4:]),
+)
+WINDOWS = (
+    lambda m: (m[:2], m[1:3]),
+    lambda m: (m[:2], m[:2]),
+    lambda m: (m[1:3], m[:2]),
+    lambda m: (m[:2], m[2:4]),
+)
+
+
+@pytest.mark.parametrize("pairs", [HALVES, WINDOWS])
+def test_parts_of_one_memory_are_read_where_they_begin_in_each_call(pairs: Any) -> None:
+    torch._dynamo.reset()
+    fast: Any = torch.compile(first_is_written, backend=anabranch_backend)
+    for number, pair in enumerate(pairs):
+        calls = []
+        for call in (fast, first_is_written):
+            memory = torch.arange(96.0).reshape(4, 3, 8)
+            x, y = pair(memory)
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                calls.append((call(x, y), memory))
+            if call is fast and number in (1, 2):
+                assert any("begin elsewhere in it" in str(one.message) for one in told)
+        torch.testing.assert_close(*calls)

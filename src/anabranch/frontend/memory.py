@@ -162,6 +162,30 @@ def sharing(tensors: Sequence[Any]) -> frozenset[tuple[int, int]]:
     )
 
 
+def storages(tensors: Sequence[Any]) -> dict[int, tuple[int, int | None]]:
+    """For the place of each tensor in whose storage another one lies: the first place of these, and
+    where the tensor begins in it, None where that is a symbol; of fake tensors, too."""
+    owners: dict[int, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
+            owners.setdefault(tensor.untyped_storage()._cdata, []).append(place)
+    lie: dict[int, tuple[int, int | None]] = {}
+    for places in owners.values():
+        for place in places if len(places) > 1 else ():
+            offset = tensors[place].storage_offset()
+            lie[place] = places[0], offset if type(offset) is int else None
+    return lie
+
+
+def lie_alike(tensors: Sequence[Any], example: Mapping[int, tuple[int, int | None]]) -> bool:
+    """Whether tensors lie in each other's storages as `storages` said of others."""
+    lie = storages(tensors)
+    return lie.keys() == example.keys() and all(
+        first == lie[place][0] and begin in (None, lie[place][1])
+        for place, (first, begin) in example.items()
+    )
+
+
 def _meet_within(tensor: Tensor, other: Tensor) -> bool:
     """Whether two tensors of one storage have an element in common."""
     if not tensor.numel() or not other.numel():

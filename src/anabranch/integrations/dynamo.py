@@ -44,7 +44,7 @@ from anabranch.frontend.fast_attention import FAST_ATTENTION
 from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.functional_calls import call_forms
 from anabranch.frontend.idle_dropout import leave_out_idle_dropout
-from anabranch.frontend.memory import sharing
+from anabranch.frontend.memory import lie_alike, sharing, storages
 from anabranch.frontend.strided import STRIDED
 from anabranch.frontend.surroundings import defaults, surroundings
 from anabranch.frontend.trace_kernels import own_kernels
@@ -67,8 +67,8 @@ MODES: dict[str, dict[str, Any]] = {
 
 SHARED = (
     "inputs share memory, the model writes to one of them, and it was compiled for inputs that do "
-    "not (or others that do): this call runs uncompiled; give each a tensor of its own, for "
-    "example with .clone()"
+    "not (or for others that do, or that begin elsewhere in it): this call runs uncompiled; give "
+    "each a tensor of its own, for example with .clone()"
 )
 UNSEEN = (
     "a call has a size that anabranch.warm was not given, and that is not proved to be harmless to "
@@ -104,19 +104,22 @@ def anabranch_backend(
 
     leave_out_idle_dropout(module.graph)
     module.recompile()
-    writes, trained, closed = [False], [False], [False]
-    shared = sharing(example_inputs)
+    writes, trained, closed, merged = [False], [False], [False], [False]
+    shared, lie = sharing(example_inputs), storages(example_inputs)
+    count_of_all = len(example_inputs) + len([*module.parameters(), *module.buffers()])
 
     def inference(graph: fx.GraphModule, fakes: Sequence[Any]) -> Boxed:
         writes[0] = _writes_to_inputs()
         call_forms(graph.graph)
         count, static = _without_tokens(graph)
+        merged[0] = _inputs_of(graph) < count_of_all
         return beside_tokens(_Lazy(graph, static, chosen, _become(count)), count)
 
     def forward(graph: fx.GraphModule, fakes: Sequence[Any]) -> Boxed:
         writes[0], trained[0], closed[0] = _writes_to_inputs(), True, is_closed(frame_of())
         call_forms(graph.graph)
         count, static = _without_tokens(graph)
+        merged[0] = _inputs_of(graph) < count_of_all
         written = () if count else _inputs_written_to()
         views = ResultViews.of(graph, _become(count), _results_alone(), constant=False)
         training = TrainingPass(graph, static, chosen, written, views, closed[0])
@@ -140,22 +143,33 @@ def anabranch_backend(
         compiled: Callable[..., Any] = backend(module, example_inputs)
     if trained[0]:
         compiled = twice_refused(compiled)
-    return _guarded(compiled, module, shared) if writes[0] else compiled
+    if not writes[0]:
+        return compiled
+    return _guarded(compiled, module, shared, lie if merged[0] else None)
 
 
 def _guarded(
-    compiled: Callable[..., Any], module: fx.GraphModule, shared: frozenset[tuple[int, int]]
+    compiled: Callable[..., Any],
+    module: fx.GraphModule,
+    shared: frozenset[tuple[int, int]],
+    lie: Mapping[int, tuple[int, int | None]] | None,
 ) -> Callable[..., Any]:
     """The compiled graph of a model that writes to its inputs. It was made for inputs of which
-    these pairs share memory, which nothing else asks; a call in which others do runs uncompiled."""
+    these pairs share memory, which nothing else asks; a call in which others do runs uncompiled.
+    So does one whose inputs `lie` otherwise in their memory, where AOTAutograd made one input of
+    several in one storage: it takes them from there by where the example's began."""
 
     def call(*inputs: Any) -> Any:
-        if sharing(inputs) == shared:
+        if lie_alike(inputs, lie) if lie is not None else sharing(inputs) == shared:
             return compiled(*inputs)
         warnings.warn(SHARED, stacklevel=2)
         return module(*inputs)
 
     return call
+
+
+def _inputs_of(graph: fx.GraphModule) -> int:
+    return sum(node.op == "placeholder" for node in graph.graph.nodes)
 
 
 def _writes_to_inputs() -> bool:
