@@ -128,6 +128,7 @@ SAMPLES = (
 NOT_KEPT = {
     "codec": "how they are kept",
     "conditions": "a table of functions",
+    "CtcTargets": "tensors of one call",
     "Derivation": "in the file of a plan, step by step",
     "domains": "facts about operators",
     "ops": "facts about operators",
