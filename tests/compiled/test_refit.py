@@ -500,6 +500,17 @@ def test_load_state_dict_refits_and_state_dict_gives_what_plans_have(tmp_path: P
         again.load_state_dict({**want, "2.bias": torch.ones(5)})
 
 
+def test_a_state_dict_is_in_the_models_order(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4))
+    fast = anabranch.compile(model.eval(), (torch.randn(2, 4),), target="cpu", search="none")
+    fast.load_state_dict({name: value + 1 for name, value in model.state_dict().items()})
+    fast.save(tmp_path / "plan")
+    loaded = anabranch.load(tmp_path / "plan", target="cpu")
+    loaded.load_state_dict(model.state_dict())
+    for compiled in (fast, copy.deepcopy(fast), loaded):
+        assert list(compiled.state_dict()) == list(model.state_dict())
+
+
 def test_a_state_dict_of_other_dtypes_is_cast_as_by_a_module() -> None:
     model, x = made(Folds), image()
     fast = compiled(model, x)

@@ -55,13 +55,15 @@ def test_rows_are_added_and_cut_off_again(tmp_path: Path) -> None:
 
 def test_results_lie_as_in_eager_whatever_the_batch() -> None:
     def model(x: torch.Tensor) -> Any:
-        return x * 2, x.clone().masked_fill_(x > 7, 1.0), torch.empty(x.shape).copy_(x)
+        filled = x.clone().masked_fill_(x > 7, 1.0)
+        return x * 2, filled, torch.empty(x.shape).copy_(x), x.t() + 1
 
     fast = padded(model, torch.randn(8, 6))
     for batch in (8, 5, 19):  # as it was compiled, padded, and in pieces
         rows = torch.randn(batch, 6)
         gaps = torch.zeros(batch, 13)[:, 1::2].copy_(rows)
-        for x in (rows, rows.t().contiguous().t(), gaps, rows[:, :1].expand(batch, 6)):
+        expanded = rows[:, :1].expand(batch, 6), rows[:1].expand(batch, 6)
+        for x in (rows, rows.t().contiguous().t(), gaps, *expanded):
             for got, want in zip(fast(x), model(x), strict=True):
                 torch.testing.assert_close(got, want)
                 assert got.stride() == want.stride(), (batch, x.stride())

@@ -72,3 +72,16 @@ def test_what_does_not_fit_is_refused_with_the_reason(given: Any, said: str) -> 
     with pytest.raises(OptionError) as refused:
         stated_shapes(*spec(given, X))
     assert said in refused.value.why
+
+
+@pytest.mark.parametrize("given", [{0: BATCH}, BATCH])
+def test_several_positional_arguments_need_a_tuple(given: Any) -> None:
+    def variadic(*tensors: Tensor) -> Tensor:
+        return tensors[0]
+
+    assert by_place(variadic, (X, X), {}, {"tensors": ({0: BATCH}, None)}) == (
+        ({0: BATCH}, None),
+        {},
+    )
+    with pytest.raises(OptionError, match=r"the model takes \*tensors: it needs a tuple"):
+        by_place(variadic, (X,), {}, (given,))

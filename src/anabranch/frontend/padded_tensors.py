@@ -3,7 +3,8 @@
 padded(x[3,5], (0, 1, 1), 3, 4)           x[4,5], the last row a copy of the third
 without_padding(y[4,5], (0, 1, 1), 3, 4)  y[3,5]
 
-Tensors keep the order in which their axes lie in memory: so a plan's results lie as eager's do.
+Tensors keep the order in which their axes lie in memory, and axes that are expanded stay so: so a
+plan's results lie as eager's do.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ def padded(
     shape = [*apart.shape]
     shape[at] = more
     if zeros:
-        tail = [apart.new_full(shape, int(true_masks and tensor.dtype == torch.bool))]
+        filling = apart.new_full([1] * apart.dim(), int(true_masks and tensor.dtype == torch.bool))
+        tail = [filling.expand(shape)]
+    elif outer == 1 and tensor.stride(axis) == 0 and size > 1:
+        return tensor.narrow(axis, 0, 1).expand([*shape[:axis], full * inner, *shape[axis + 1 :]])
     else:
         count = 1 if outer > 1 else inner
         last = apart.narrow(at, apart.shape[at] - count, count)
@@ -54,8 +58,19 @@ def without_padding(tensor: Tensor, rows: RowAxis, size: int, full: int) -> Tens
 
 def joined(parts: Sequence[Tensor], axis: int) -> Tensor:
     """Tensors one behind the other, with their axes in memory in the order of the first one's."""
-    strides = parts[0].stride()
-    if parts[0].is_contiguous() or 0 in strides:  # what is expanded is in no order
+    sizes, strides = parts[0].shape, parts[0].stride()
+    expanded = [
+        d
+        for d, size in enumerate(sizes)
+        if d != axis and size > 1 and all(part.stride(d) == 0 for part in parts)
+    ]
+    if expanded:
+        for d in expanded:
+            parts = [part.narrow(d, 0, 1) for part in parts]
+        return joined(parts, axis).expand([n if d in expanded else -1 for d, n in enumerate(sizes)])
+    if parts[0].is_contiguous() or any(
+        stride == 0 and size > 1 for size, stride in zip(sizes, strides, strict=True)
+    ):  # what is expanded is in no order
         return torch.cat([*parts], axis)
     order = sorted(range(len(strides)), key=lambda d: -strides[d])
     whole = torch.cat([part.permute(order) for part in parts], order.index(axis))

@@ -79,6 +79,8 @@ def by_place(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], spec:
     for name, place in bound.arguments.items():  # a place, or those of *args, or of **kwargs
         of = spec.get(name)
         if isinstance(place, tuple):
+            if of is not None and not isinstance(of, (tuple, list)):
+                raise _misfit(f"the model takes *{name}: it needs a tuple for these, not {of!r}")
             said.update(zip(place, of or (None,) * len(place), strict=False))
         elif isinstance(place, dict):
             said.update({key: (of or {}).get(key) for key in place})

@@ -99,14 +99,17 @@ def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def held_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[ModelTensor]:
-    """How the model holds these."""
-    passing = {
-        f"{path}.{name}" if path else name
-        for path, module in model.named_modules(remove_duplicate=False)
-        for name in module._non_persistent_buffers_set
-    }
+    """How the model holds these, in the order of its state dict, which is by modules."""
+    passing: set[str] = set()
+    order: dict[str, int] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        begin = f"{path}." if path else ""
+        passing.update(f"{begin}{name}" for name in module._non_persistent_buffers_set)
+        for name in (*module._parameters, *module._buffers):
+            order[f"{begin}{name}"] = len(order)
     registered = {name for name, _ in tensors_of(model)}
-    for name, tensor in tensors.items():
+    for name in sorted(tensors, key=lambda name: order.get(name, len(order))):
+        tensor = tensors[name]
         persistent = name in registered and name not in passing
         yield ModelTensor(name, tuple(tensor.shape), tensor.dtype, persistent)
 
