@@ -192,6 +192,17 @@ def test_a_way_that_no_example_went_runs_the_model() -> None:
     assert fast.unseen_calls == 2
 
 
+def test_a_call_of_the_examples_form_is_not_bound_by_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = net(Branching), rows()
+    fast = compiled(model, x)
+
+    def explained(*_: Any) -> Any:
+        raise AssertionError("a call that could be read at once was bound by its names")
+
+    monkeypatch.setattr(CutModel, "_explained", explained)
+    torch.testing.assert_close(fast(x), model(x))
+
+
 def test_another_example_is_another_way() -> None:
     model = net(Branching)
     fast = compiled(model, rows(1.0), unseen="refuse")

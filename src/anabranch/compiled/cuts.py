@@ -89,6 +89,7 @@ class CutModel(Compiled):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self._lookups = self._answers  # of forms: plans have no sizes that calls are looked up by
         self._sections = Sections(self.target, self.options, self.trace)
         self.entries = self._sections.entries
         self.unseen_calls = 0
