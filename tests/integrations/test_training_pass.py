@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.checkpoint
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from anabranch.integrations.dynamo import anabranch_backend
+from anabranch.integrations.training_pass import TrainingPass
+from anabranch.options import Options
 
 OPTIONS: dict[str, Any] = {"search": "none", "scheduler": "sequential", "cache_dir": None}
 
@@ -201,3 +203,17 @@ def test_a_checkpoint_around_a_model_writes_statistics_again(
         y.square().sum().backward()
     assert model.get_buffer("norm.num_batches_tracked") == 2
     assert apart(model, other) < 1e-5
+
+
+def test_a_pass_has_a_plan_for_each_sign_of_zero_and_one_for_nan() -> None:
+    graph = fx.Graph()
+    x, scale = graph.placeholder("x"), graph.placeholder("scale")
+    graph.output((graph.call_function(torch.ops.aten.mul.Tensor, (x, scale)),))
+    module = fx.GraphModule(nn.Module(), graph)
+    one_pass = TrainingPass(module, (), Options.read(OPTIONS, environment=False))
+    for number in (0.0, -0.0, float("nan"), float("nan")):
+        (result,) = one_pass([torch.ones(3), number])
+        want = torch.ones(3) * number
+        assert torch.equal(result.signbit(), want.signbit()) or number != number
+        torch.testing.assert_close(result, want, equal_nan=True)
+    assert len(one_pass.plans) == 3

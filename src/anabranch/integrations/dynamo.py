@@ -51,7 +51,7 @@ from anabranch.frontend.trace_kernels import own_kernels
 from anabranch.integrations.double_backward import twice_refused
 from anabranch.integrations.symbolic import SymbolicCalls
 from anabranch.integrations.tokens import beside_tokens, without_first_inputs, without_tokens
-from anabranch.integrations.training_pass import TrainingPass
+from anabranch.integrations.training_pass import TrainingPass, kind_of
 from anabranch.integrations.views import ResultViews, results_of, return_origins
 from anabranch.integrations.warming import called, frame_of, is_closed, warmed_alike
 from anabranch.options import Options
@@ -268,7 +268,7 @@ class _Lazy:
             self._follow(arguments)
             self.read = read
         warmed = called(self)
-        key = tuple(map(_kind, dynamic))
+        key = tuple(map(kind_of, dynamic))
         if self.counted:
             key += tuple((v.storage_offset(), v.stride()) for v in dynamic if isinstance(v, Tensor))
         plan = self.plans.get(key)
@@ -417,11 +417,3 @@ def _static_inputs() -> frozenset[int]:
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     return frozenset(metadata.static_input_indices) if metadata is not None else frozenset()
-
-
-def _kind(value: Any) -> Any:
-    """What a plan depends on of an input: its type, or the number that it is. 0.0 is not -0.0, and
-    NaN is NaN."""
-    if isinstance(value, Tensor):
-        return value.shape, value.dtype
-    return repr(value) if type(value) is float else value

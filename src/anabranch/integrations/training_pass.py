@@ -41,6 +41,14 @@ WITHOUT = (
 )
 
 
+def kind_of(value: Any) -> Any:
+    """What a plan depends on of an input: its type, or the number that it is. 0.0 is not -0.0, and
+    NaN is NaN."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    return repr(value) if type(value) is float else value
+
+
 class TrainingPass:
     """Plans for one pass, made when inputs are real; one for each form of these."""
 
@@ -76,7 +84,7 @@ class TrainingPass:
             self.lies = lies
         fixed = {*self.fixed}
         free = [value for i, value in enumerate(arguments) if i not in fixed]
-        key = tuple((v.shape, v.dtype) if isinstance(v, Tensor) else v for v in free)
+        key = tuple(map(kind_of, free))
         if self.closed:
             computed = self._uncompiled(arguments)
         else:
