@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.ir.dag import bits
 from anabranch.ir.plan import aligned
 from anabranch.memory.lifetime import Lifetime
 
@@ -135,7 +136,7 @@ def _alive(buffers: Sequence[Lifetime], order_of: Bools) -> Bools:
             row[writer] = True
     needed = _over_touches(np.logical_or, buffers, order_of)
     for row, buffer in zip(needed, buffers, strict=True):
-        row[_places(buffer.touches)] = True
+        row[[*bits(buffer.touches)]] = True
     return needed & started
 
 
@@ -144,18 +145,8 @@ def _over_touches(fold: np.ufunc, buffers: Sequence[Lifetime], rows: Bools) -> B
     touches: a product of matrices would look at every launch for each."""
     folded = np.empty((len(buffers), rows.shape[1]), dtype=np.bool_)
     for number, buffer in enumerate(buffers):
-        fold.reduce(rows[_places(buffer.touches)], axis=0, out=folded[number])
+        fold.reduce(rows[[*bits(buffer.touches)]], axis=0, out=folded[number])
     return folded
-
-
-def _places(mask: int) -> list[int]:
-    """Which bits are set."""
-    places = []
-    while mask:
-        lowest = mask & -mask
-        places.append(lowest.bit_length() - 1)
-        mask ^= lowest
-    return places
 
 
 def _orders(
