@@ -69,6 +69,39 @@ def test_results_lie_as_in_eager_whatever_the_batch() -> None:
                 assert got.stride() == want.stride(), (batch, x.stride())
 
 
+def test_a_padded_call_returns_the_callers_own_tensor() -> None:
+    fast = padded(Net().eval())
+    for batch in (4, 2, 1):
+        x = torch.randn(batch, 3)
+        assert fast(x=x)["x"] is x
+
+
+def test_padded_calls_in_grad_mode_say_that_there_are_no_gradients() -> None:
+    net = Net().eval()
+    fast = padded(net)
+    with pytest.raises(RuntimeError, match="gradients were asked for"):
+        fast(torch.randn(2, 3))["y"].sum().backward()
+    with pytest.warns(UserWarning, match="gradient"):
+        y = fast(torch.randn(3, 3, requires_grad=True))["y"]
+    with pytest.raises(RuntimeError, match="gradients were asked for"):
+        y.sum().backward()
+
+
+def test_plans_of_all_sizes_take_inputs_as_the_example_lay() -> None:
+    x = torch.randn(6, 4, 5, 5).to(memory_format=torch.channels_last)
+    fast = anabranch.compile(
+        torch.nn.Conv2d(4, 4, 3).eval(),
+        x,
+        target="cpu",
+        search="none",
+        cache_dir=None,
+        sizes=[1, 3, 6],
+    )
+    for entry in fast.entries:
+        (value,) = entry.plan.tasks.call_inputs
+        assert value.type.strides == (100, 1, 20, 4), entry.at
+
+
 def test_environments_cannot_make_a_plan_pad_that_was_not_proved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from anabranch.cache import Cache
+from anabranch.ir.call_padding import CallPadding
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost, Executable, HeldMemory, Probe
+from anabranch.ir.protocols import Cost, Executable, HeldMemory, Probe, RunCall
 from anabranch.ir.schedule import Launch, Schedule, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
@@ -117,6 +118,9 @@ class FakeRun:
 
     def strays(self) -> str:
         return ""
+
+    def padded(self, call: CallPadding) -> RunCall:
+        raise NotImplementedError
 
     def peak_bytes(self) -> int:
         return 0

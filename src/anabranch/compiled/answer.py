@@ -32,14 +32,18 @@ from anabranch.frontend.memory import (
     share,
 )
 from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import RunCall
 from anabranch.ir.task import alias_roots, value_types
 from anabranch.options import Options
 
-CallAnswer = tuple[Reader, Callable[[Sequence[Tensor]], Any]]
+TensorAnswer = Callable[..., Any]
+"""Of the tensors of a call what the model returns. A plan's takes beside them what runs the plan
+for a padded call, where it is one."""
+CallAnswer = tuple[Reader, TensorAnswer]
 """How a call is read, and answered."""
 
 
-def answering(entry: Entry, options: Options) -> Callable[[Sequence[Tensor]], Any]:
+def answering(entry: Entry, options: Options) -> TensorAnswer:
     """What a call of this plan does once its tensors are read. It checks only what may go wrong:
     memory where the plan writes to inputs, strides where results depend on those of inputs,
     gradients in grad mode."""
@@ -54,14 +58,14 @@ def answering(entry: Entry, options: Options) -> Callable[[Sequence[Tensor]], An
     watched = modes if signature_of(entry).ambient.device else _no_modes
     constants = [] if clone else _constants(entry)
 
-    def answer(tensors: Sequence[Tensor]) -> Any:
+    def answer(tensors: Sequence[Tensor], padded: RunCall | None = None) -> Any:
         # As `transforming`, without a call of it: it is asked in every call.
         if functions() is not None or forward_ad._current_level >= 0 or watched():
             check_plain(tensors)
         if check is not None:
             check(tensors)
-        results: Sequence[Tensor] = run(tensors, clone)
-        if relay is not None:
+        results: Sequence[Tensor] = (run if padded is None else padded)(tensors, clone)
+        if relay is not None and padded is None:  # whose tensors lie as the example's do
             results = relay(tensors, results)
         if constants:  # nobody may write to them
             results = [
@@ -86,8 +90,8 @@ def _constants(entry: Entry) -> list[int]:
     return [place for place, name in enumerate(names) if bases.get(name, name) in held]
 
 
-def _absent(entry: Entry) -> Callable[[Sequence[Tensor]], Any]:
-    def answer(tensors: Sequence[Tensor]) -> Any:
+def _absent(entry: Entry) -> TensorAnswer:
+    def answer(tensors: Sequence[Tensor], padded: RunCall | None = None) -> Any:
         raise TargetError(
             f"a plan for a simulated {entry.plan.spec.name} cannot run",
             "there is no such device here",

@@ -32,8 +32,12 @@ from anabranch.frontend.observe import unchanged
 from anabranch.frontend.padded_tensors import padded, without_padding
 from anabranch.frontend.padding_proof import PaddingProof, RowAxis, UnprovenError, padding_proof
 from anabranch.frontend.symbolic_shapes import read_dynamic_shapes
+from anabranch.ir.call_padding import CallPadding, Filling, RowsOfResult
+from anabranch.ir.ops import same_layout
+from anabranch.ir.plan import Plan
 from anabranch.ir.refused import Refused
 from anabranch.ir.tolerances import relative_error
+from anabranch.ir.types import once, type_of
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job, calling_of
 from anabranch.tuning.verify.plan import EAGER_TOLERANCE
@@ -104,6 +108,46 @@ class SizedCalls:
             else leaf
             for leaf, was in zip(trimmed, leaves, strict=True)
         ]
+
+    def straight(
+        self, tensors: Sequence[Tensor], sizes: Sequence[int], full: Sequence[int], plan: Plan
+    ) -> CallPadding | None:
+        """Calls of these sizes, laid out as these tensors are, whose rows are copied straight into
+        the buffers of the larger plan; None where a plan writes to its inputs, or results would lie
+        otherwise than its own."""
+        signature, inputs = plan.signature, plan.tasks.call_inputs
+        assert signature is not None, "what answers calls has one"
+        like = [
+            torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in tensors
+        ]
+        lie = zip(self.padded(like, sizes, full), inputs, strict=True)
+        if signature.mutations or not all(
+            once(tensor) is tensor and same_layout(type_of(tensor), value.type)
+            for tensor, value in lie
+        ):
+            return None
+        fillings = [list[Filling]() for _ in inputs]
+        by_name = dict[str, list[RowsOfResult]]()
+        for number, (size, more) in enumerate(zip(sizes, full, strict=True)):
+            rows, proof = self.shapes.rows(number), self.proofs[number]
+            if size == more:
+                continue
+            assert isinstance(proof, PaddingProof) and rows is not None
+            for place, (at, zeros) in enumerate(zip(rows, proof.zeros, strict=True)):
+                masks = proof.true_masks and tensors[place].dtype == torch.bool
+                fillings[place] += [
+                    Filling(axis, size * inner, more * inner, inner, int(masks) if zeros else None)
+                    for axis, _, inner in at
+                ]
+            seen = set[str]()
+            for leaf, axes in zip(signature.outputs, proof.results, strict=True):
+                if leaf.ref is not None and leaf.ref.name not in seen:
+                    seen.add(leaf.ref.name)
+                    by_name.setdefault(leaf.ref.name, []).extend(
+                        RowsOfResult(axis, outer, inner, size, more) for axis, outer, inner in axes
+                    )
+        outputs = (tuple(by_name.get(ref.name, ())) for ref in plan.tasks.outputs)
+        return CallPadding(tuple(map(tuple, fillings)), tuple(outputs))
 
     def told(self) -> list[str]:
         """A line for each dimension: its range, and what is known of padding."""

@@ -26,7 +26,9 @@ from anabranch.frontend.call_readers import Reader, reader
 from anabranch.frontend.padded_tensors import joined
 from anabranch.frontend.padding_proof import PaddingProof
 from anabranch.frontend.structure import same_literal
+from anabranch.ir.protocols import RunCall
 from anabranch.ir.refused import Refused
+from anabranch.ir.relayout import Strides
 from anabranch.ir.trees import with_shapes
 
 FEW_PLANS = 8
@@ -45,6 +47,10 @@ class Buckets:
     read: Reader = field(init=False)
     _chosen: dict[tuple[int, ...], int | str | None] = field(default_factory=dict)
     """For sizes of earlier calls what `_plan_for` said."""
+    _straight: dict[tuple[int, ...], tuple[list[Strides], RunCall | None]] = field(
+        default_factory=dict
+    )
+    """For sizes of earlier calls how those lay, and what runs the next larger plan for such."""
 
     def add(self, entry: Entry, answer: CallAnswer) -> None:
         """One more size."""
@@ -182,12 +188,31 @@ class Buckets:
             )
         return None
 
-    def _padded(self, number: int, tensors: Sequence[Tensor], sizes: Sequence[int]) -> Any:
+    def _padded(self, number: int, tensors: Sequence[Tensor], sizes: tuple[int, ...]) -> Any:
         full, answer = self.entries[number].at, self.answers[number][1]
-        if tuple(sizes) == full:
+        if sizes == full:
             return answer(tensors)
+        lie = [tensor.stride() for tensor in tensors]
+        strides, straight = self._straight.get(sizes, (None, None))
+        if strides is None:
+            straight = self._straight_run(number, tensors, sizes)
+            if len(self._straight) < MOST_SIZES:
+                self._straight[sizes] = lie, straight
+        if straight is not None and strides in (None, lie):
+            return answer(tensors, straight)
         leaves, tree = pytree.tree_flatten(answer(self.sized.padded(tensors, sizes, full)))
         return pytree.tree_unflatten(self.sized.cut(leaves, sizes, full), with_shapes(tree))
+
+    def _straight_run(
+        self, number: int, tensors: Sequence[Tensor], sizes: tuple[int, ...]
+    ) -> RunCall | None:
+        """Runs the plan for calls of these sizes that lie as this one does, without tensors of the
+        plan's own sizes beside; None where there must be such."""
+        entry = self.entries[number]
+        if entry.run is None:
+            return None
+        call = self.sized.straight(tensors, sizes, entry.at, entry.plan)
+        return None if call is None else entry.run.padded(call)
 
     def _in_pieces(self, tensors: Sequence[Tensor], sizes: tuple[int, ...]) -> tuple[bool, Any]:
         """A call with more rows than any plan has, along a dimension whose rows stay apart."""

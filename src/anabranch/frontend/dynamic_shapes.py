@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from anabranch.frontend.padded_tensors import repeated
 from anabranch.frontend.padding_proof import RowAxis
 
 
@@ -106,8 +107,7 @@ def _resized(tensor: Tensor, extents: Sequence[Extent], sizes: Sequence[int]) ->
     for extent in extents:
         size, want = tensor.shape[extent.axis], extent.times * sizes[extent.dimension] + extent.plus
         if size != want:
-            rows = torch.arange(want, device=tensor.device) % size
-            tensor = tensor.detach().index_select(extent.axis, rows)
+            tensor = repeated(tensor.detach(), extent.axis, want)
     return tensor
 
 

@@ -2,6 +2,7 @@
 
 padded(x[3,5], (0, 1, 1), 3, 4)           x[4,5], the last row a copy of the third
 without_padding(y[4,5], (0, 1, 1), 3, 4)  y[3,5]
+repeated(x[3,5], 0, 7)                    x[7,5], the rows 0 1 2 0 1 2 0
 
 Tensors keep the order in which their axes lie in memory, and axes that are expanded stay so: so a
 plan's results lie as eager's do.
@@ -56,9 +57,20 @@ def without_padding(tensor: Tensor, rows: RowAxis, size: int, full: int) -> Tens
     return apart.flatten(axis, axis + 2)
 
 
+def repeated(tensor: Tensor, axis: int, size: int) -> Tensor:
+    """The tensor with so many indices of an axis: its own, again and again."""
+    own = tensor.shape[axis]
+    if own > 1 and tensor.stride(axis) == 0:
+        return tensor.narrow(axis, 0, 1).expand(
+            [*tensor.shape[:axis], size, *tensor.shape[axis + 1 :]]
+        )
+    times, rest = divmod(size, own)
+    return joined([*[tensor] * times, *([tensor.narrow(axis, 0, rest)] if rest else [])], axis)
+
+
 def joined(parts: Sequence[Tensor], axis: int) -> Tensor:
     """Tensors one behind the other, with their axes in memory in the order of the first one's."""
-    sizes, strides = parts[0].shape, parts[0].stride()
+    sizes = parts[0].shape
     expanded = [
         d
         for d, size in enumerate(sizes)
@@ -68,13 +80,28 @@ def joined(parts: Sequence[Tensor], axis: int) -> Tensor:
         for d in expanded:
             parts = [part.narrow(d, 0, 1) for part in parts]
         return joined(parts, axis).expand([n if d in expanded else -1 for d, n in enumerate(sizes)])
-    if parts[0].is_contiguous() or any(
+    memory = _order_kept(parts[0])
+    shape = [*sizes]
+    shape[axis] = sum(part.shape[axis] for part in parts)
+    whole = torch.empty(
+        [shape[d] for d in memory], dtype=parts[0].dtype, device=parts[0].device
+    ).permute([memory.index(d) for d in range(len(memory))])
+    begin = 0
+    for part in parts:  # `torch.cat` reads what is expanded element by element on a GPU
+        whole.narrow(axis, begin, part.shape[axis]).copy_(part)
+        begin += part.shape[axis]
+    return whole
+
+
+def _order_kept(tensor: Tensor) -> list[int]:
+    """Its axes, the outermost in memory first; as they are numbered where some are expanded, for
+    that is in no order."""
+    sizes, strides, axes = tensor.shape, tensor.stride(), list(range(tensor.dim()))
+    if tensor.is_contiguous() or any(
         stride == 0 and size > 1 for size, stride in zip(sizes, strides, strict=True)
-    ):  # what is expanded is in no order
-        return torch.cat([*parts], axis)
-    order = sorted(range(len(strides)), key=lambda d: -strides[d])
-    whole = torch.cat([part.permute(order) for part in parts], order.index(axis))
-    return whole.permute([order.index(d) for d in range(len(order))])
+    ):
+        return axes
+    return sorted(axes, key=lambda d: -strides[d])
 
 
 def _apart(tensor: Tensor, axis: int, sizes: tuple[int, int, int]) -> Tensor:

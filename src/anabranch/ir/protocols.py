@@ -13,6 +13,7 @@ import torch
 
 from anabranch.cache import Cache
 from anabranch.deadline import ENDLESS, Deadline
+from anabranch.ir.call_padding import CallPadding
 from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import CostSource, Schedule, Timeline
 from anabranch.ir.target import TargetSpec
@@ -107,6 +108,10 @@ class HeldMemory:
     kernels: int = 0
 
 
+RunCall = Callable[[Sequence[torch.Tensor], bool], tuple[torch.Tensor, ...]]
+"""What runs a plan: inputs, and whether results are copied for the caller."""
+
+
 class Executable(Protocol):
     """A plan loaded on a target. Calls from several threads wait for each other."""
 
@@ -126,6 +131,10 @@ class Executable(Protocol):
         belong to the executable and are overwritten by the next call; the new value of a state is
         its place in any case. `inputs`: all of the plan's, those of states too, which are set to
         these first; or all but those."""
+
+    def padded(self, call: CallPadding) -> RunCall:
+        """Runs the plan for calls with fewer rows than it has, which are copied straight to where
+        its inputs lie; results have the call's rows alone. No buffer of an input is expanded."""
 
     @property
     def states(self) -> Mapping[str, torch.Tensor]:

@@ -26,8 +26,9 @@ from anabranch.cache import Cache
 from anabranch.costs.samples import ROUNDS, by_turns, summarised
 from anabranch.errors import TargetError
 from anabranch.ir.ambient import without_autocast
+from anabranch.ir.call_padding import CallPadding
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost, Executable, HeldMemory, Probe
+from anabranch.ir.protocols import Cost, Executable, HeldMemory, Probe, RunCall
 from anabranch.ir.schedule import Launch, Span, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel
@@ -46,6 +47,7 @@ from anabranch.targets.loading import (
     place,
     run_aten,
 )
+from anabranch.targets.padded_rows import PaddedRows
 from anabranch.trace import Trace
 
 _T = TypeVar("_T")
@@ -77,12 +79,24 @@ class CpuExecutable(LoadedPlan):
         self._call_buffers = [placed.values[value.name] for value in plan.tasks.call_inputs]
         self._kept = kept_places(plan)
 
-    def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
+    def __call__(
+        self, inputs: Sequence[Tensor], clone: bool = False, rows: PaddedRows | None = None
+    ) -> tuple[Tensor, ...]:
         """Inputs are copied into the plan's buffers, and the streams run on this thread and
-        others."""
-        return self._entered(lambda: self._called(inputs, clone))
+        others. `rows`: of a padded call."""
+        return self._entered(lambda: self._called(inputs, clone, rows))
 
-    def _called(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
+    def padded(self, call: CallPadding) -> RunCall:
+        """Runs the plan for calls with fewer rows."""
+        return partial(self, rows=PaddedRows(self._call_buffers, call))
+
+    def _called(
+        self, inputs: Sequence[Tensor], clone: bool, rows: PaddedRows | None = None
+    ) -> tuple[Tensor, ...]:
+        if rows is not None:
+            rows.fill(inputs)
+            self._replay()
+            return rows.cut(self.outputs, clone, self._kept)
         whole = len(inputs) == len(self._placed.inputs)
         buffers = self._placed.inputs if whole else self._call_buffers
         for static, tensor in zip(buffers, inputs, strict=True):

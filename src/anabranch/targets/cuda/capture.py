@@ -41,8 +41,9 @@ from torch import Tensor
 
 from anabranch.errors import TargetError
 from anabranch.ir.ambient import without_autocast
+from anabranch.ir.call_padding import CallPadding
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import HeldMemory
+from anabranch.ir.protocols import HeldMemory, RunCall
 from anabranch.ir.schedule import Launch
 from anabranch.ir.task import GENERATED, Task, alias_roots
 from anabranch.ir.variant import Variant, without_carveout
@@ -56,6 +57,7 @@ from anabranch.targets.cuda.device_sleep import device_sleep
 from anabranch.targets.cuda.input_copies import filler
 from anabranch.targets.forks import FORKS
 from anabranch.targets.loading import LoadedPlan, Placed, copied, held_at, kept_places
+from anabranch.targets.padded_rows import PaddedRows
 
 WARM_UPS = 2
 """Runs before capture: libraries initialise, choose algorithms and allocate workspaces in them."""
@@ -176,19 +178,30 @@ class CudaExecutable(LoadedPlan):
         """Of this one and of those that are captured anew on its memory."""
         return {"kernel_bytes": self._kernel_bytes, "waiting": self._waiting}
 
-    def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
+    def __call__(
+        self, inputs: Sequence[Tensor], clone: bool = False, rows: PaddedRows | None = None
+    ) -> tuple[Tensor, ...]:
         """Inputs are copied in, the graph is replayed on the current stream, and results are copied
-        out where `clone` asks for it. TargetError in a process that was forked after the plan was
-        loaded."""
+        out where `clone` asks for it. `rows`: of a padded call. TargetError in a process that was
+        forked after the plan was loaded."""
         if self._forks != FORKS.count:
             raise _forked(self.plan)
         if self._graph is None:  # operators run in Python, and may call this very plan
-            return alone(self.turn, self.plan.tasks.name, lambda: self._waited_for(inputs, clone))
-        return self._locked(inputs, clone)
+            return alone(
+                self.turn, self.plan.tasks.name, lambda: self._waited_for(inputs, clone, rows)
+            )
+        return self._locked(inputs, clone, rows)
 
-    def _waited_for(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
+    def padded(self, call: CallPadding) -> RunCall:
+        """Runs the plan for calls with fewer rows."""
+        buffers = [self._placed.values[value.name] for value in self.plan.tasks.call_inputs]
+        return partial(self, rows=PaddedRows(buffers, call))
+
+    def _waited_for(
+        self, inputs: Sequence[Tensor], clone: bool, rows: PaddedRows | None
+    ) -> tuple[Tensor, ...]:
         self._wait()
-        return self._locked(inputs, clone)
+        return self._locked(inputs, clone, rows)
 
     def _wait(self) -> None:
         if self._graph is None:
@@ -203,50 +216,69 @@ class CudaExecutable(LoadedPlan):
                 own if i in self._kept else sealed for i, (own, sealed) in enumerate(pairs)
             )
 
-    def _locked(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
+    def _locked(
+        self, inputs: Sequence[Tensor], clone: bool, rows: PaddedRows | None
+    ) -> tuple[Tensor, ...]:
         with self.turn.lock:
             if torch.is_grad_enabled():
                 if self._may_leave_history(inputs):
-                    return without_gradients(lambda: self._run(inputs, clone))
-                return self._run(inputs, clone, self._sealed)
-            return self._run(inputs, clone)
+                    return without_gradients(lambda: self._run(inputs, clone, rows))
+                return self._run(inputs, clone, rows, self._sealed)
+            return self._run(inputs, clone, rows)
 
     def _run(
-        self, inputs: Sequence[Tensor], clone: bool, sealed: Sequence[Tensor] = ()
+        self,
+        inputs: Sequence[Tensor],
+        clone: bool,
+        rows: PaddedRows | None = None,
+        sealed: Sequence[Tensor] = (),
     ) -> tuple[Tensor, ...]:
         if self._replay_graph is not None and self._turns.stays():
-            self._filling(inputs)
+            self._filling(inputs, rows)
             self._replay_graph()
-            if clone:
-                return copied(sealed or self._outputs, self._kept)
-            return self._outputs
-        return self._run_there(inputs, clone, sealed)
+            return self._results(sealed if clone and sealed else self._outputs, clone, rows)
+        return self._run_there(inputs, clone, rows, sealed)
 
-    def _filling(self, inputs: Sequence[Tensor]) -> None:
+    def _filling(self, inputs: Sequence[Tensor], rows: PaddedRows | None = None) -> None:
+        if rows is not None:
+            rows.fill(inputs)
+            return
         whole = len(inputs) == len(self._placed.inputs)
         (self._fill_all if whole else self._fill)(inputs)
 
+    def _results(
+        self, outputs: Sequence[Tensor], clone: bool, rows: PaddedRows | None
+    ) -> tuple[Tensor, ...]:
+        if rows is not None:
+            return rows.cut(outputs, clone, self._kept)
+        return copied(outputs, self._kept) if clone else tuple(outputs)
+
     def _run_there(
-        self, inputs: Sequence[Tensor], clone: bool, sealed: Sequence[Tensor]
+        self,
+        inputs: Sequence[Tensor],
+        clone: bool,
+        rows: PaddedRows | None,
+        sealed: Sequence[Tensor],
     ) -> tuple[Tensor, ...]:
         """A call on another stream than the one before, or the first one, or without a graph."""
         if self._turns.captures():
             with torch.cuda.device(self._device):
-                return self._into_other_graph(inputs, clone)
+                return self._into_other_graph(inputs, clone, rows)
         stream = self._turns.take()
         try:
-            self._filling(inputs)
+            self._filling(inputs, rows)
             if self._later:
                 self._later = False
                 with torch.cuda.device(self._device):
                     self._prepare()
             self.replay()
-            outputs = self.outputs
-            return copied(sealed or outputs, self._kept) if clone else outputs
+            return self._results(sealed if clone and sealed else self.outputs, clone, rows)
         finally:
             self._turns.leave(stream)
 
-    def _into_other_graph(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
+    def _into_other_graph(
+        self, inputs: Sequence[Tensor], clone: bool, rows: PaddedRows | None
+    ) -> tuple[Tensor, ...]:
         """The launches of a call, in the graph that its caller captures. They begin on the stream
         that libraries have been prepared for."""
         for number, tensor in enumerate(inputs):
@@ -265,15 +297,14 @@ class CudaExecutable(LoadedPlan):
                 "call it once before the capture begins",
             )
         _in_other_graphs.append(self)
-        self._filling(inputs)
+        self._filling(inputs, rows)
         main, side = torch.cuda.current_stream(self._device), self._streams[0]
         side.wait_stream(main)
         with torch.cuda.stream(side):
             for _ in range(max(1, self.repeat)):
                 self.launch_all()
         main.wait_stream(side)
-        outputs = super().outputs
-        return copied(outputs, self._kept) if clone else outputs
+        return self._results(super().outputs, clone, rows)
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[Sequence[Tensor]], tuple[Tensor, ...]]]:
