@@ -118,7 +118,7 @@ def test_an_effort_sets_what_neither_a_program_nor_a_system_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fast = Options.read({"effort": "fast"}, environment=False)
-    assert (fast.effort, fast.search, fast.pdl) == (Effort.FAST, "none", "uniform")
+    assert (fast.effort, fast.search, fast.pdl) == (Effort.FAST, "at-once", "uniform")
     searched = Options.read({"effort": "fast", "search": "taso"}, environment=False)
     assert (searched.search, searched.horizontal_fusion) == ("taso", "none")
     published = Options.read({"system": "autograph"}, environment=False)

@@ -15,8 +15,8 @@ table, `TIME`, each with its reason. Whoever needs another one in a test replace
 How much of a compilation's time a user buys is one of three settings, rows of `EFFORTS`:
 
     fast      one cut into launches, chosen by predicted times; as many tiles of a template for each
-              structure as make no more than 64 kernels, two to eight; no search, two schedulers,
-              one mode of dependent launch
+              structure as make no more than 64 kernels, two to eight; one other graph at most, two
+              schedulers, one mode of dependent launch
     default   eight tiles of a template for each structure, engines of libraries where they may win;
               three modes, one for all kernels; a search stops where it is promised less than noise
     max       everything that may be faster is tried
@@ -172,6 +172,8 @@ class TimePolicy:
     """By so much the first candidate may end later: else all that was found out about parts has
     been in vain. With 12, the parts of NASNet-A Large that were up to 28% faster in another form on
     an H200, in 35 seconds, were never put together."""
+    search_at_once_s: float = 10.0
+    """The same where one candidate is tried, by who wants to begin in seconds."""
     search_comparison_s: float = 15.0
     """After the search, for what was found to be compared with the graph as it was. On an H100 that
     takes 1 to 5 with a uniform mode for each, 9 to 14 where the graphs are large, and 14 to 18 with
@@ -298,7 +300,11 @@ class EffortSettings:
 EFFORTS: Mapping[Effort, EffortSettings] = MappingProxyType(
     {
         Effort.FAST: EffortSettings(
-            options=(("search", "none"), ("horizontal_fusion", "none"), ("pdl", "uniform")),
+            options=(
+                ("search", "at-once"),
+                ("horizontal_fusion", "none"),
+                ("pdl", "uniform"),
+            ),
             generated=8,
             together=64,
             engines=0.0,
@@ -306,6 +312,8 @@ EFFORTS: Mapping[Effort, EffortSettings] = MappingProxyType(
             every_scheduler=False,
             modes=1,
             carveouts=False,
+            promise=0.02,
+            own_modes=False,
             race=0.2,
         ),
         Effort.DEFAULT: EffortSettings(

@@ -61,7 +61,7 @@ limit on streams. With Nimble's streams TASO's graph is the same: chosen for its
 whatever streams make of it."""
 
 PruningName = Literal["time", "limit"]
-SearchName = Literal["autograph", "autograph-paper", "taso", "taso-paper", "none"]
+SearchName = Literal["autograph", "autograph-paper", "taso", "taso-paper", "at-once", "none"]
 SEARCHES: tuple[str, ...] = get_args(SearchName)
 BUCKETS = 8
 """How many sizes are compiled, where sizes vary and nobody says how many."""
@@ -92,7 +92,7 @@ class Options(BaseModel):
     effort: Effort = Field(
         default=Effort.DEFAULT,
         description='How much is tried: "fast" is ready in seconds, with the kernels that a model '
-        'of their times chooses and without a search; "default" leaves out what is predicted to be '
+        'of their times chooses and one other graph; "default" leaves out what is predicted to be '
         'far off, and a search that promises less than noise; "max" tries all that may be faster. '
         "It sets the options that neither are given nor set by a system. Every kernel and plan is "
         "verified whatever it says; `budget` is the limit in seconds.",
@@ -210,8 +210,9 @@ class Options(BaseModel):
         description='Whether an equal, faster graph is sought. "autograph": priced as run in '
         "parallel, and parts of it are timed with what may stand in their place. "
         '"autograph-paper": whole graphs alone, as published. "taso": by the sum of its kernels. '
-        '"taso-paper": that, run one after another and kept under any schedule. "none": the '
-        "graph is taken as it is.",
+        '"taso-paper": that, run one after another and kept under any schedule. "at-once": one '
+        'candidate, with siblings merged and norms taken apart at all places. "none": the graph is '
+        "taken as it is.",
     )
     search_alpha: float | None = Field(
         default=None,

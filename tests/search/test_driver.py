@@ -56,7 +56,7 @@ def asked(tmp_path: File, monkeypatch: pytest.MonkeyPatch, begun: list[Path]) ->
             trace: Trace | None = None,
             **options: Any,
         ) -> Compilation:
-            def improved(*given: Any) -> SearchOutcome[Any]:
+            def improved(*given: Any, **more: Any) -> SearchOutcome[Any]:
                 start: Path = given[-1]
                 begun.append(start)
                 rounds = start.rounds

@@ -119,7 +119,8 @@ def _search_paths(
     limits, evaluators = _limits(options, kind, until, each), evaluator.evaluators(alpha, machine)
     settings = settings_of(options)
     rules = tuple(rule for rule in kind.rules if not (options.exact and rule.special))
-    outcome = improved(graph, tried, rules, settings, evaluators, limits, trace, seeds, start)
+    args = graph, tried, rules, settings, evaluators, limits, trace, seeds, start
+    outcome = improved(*args, at_once=[rule for rule in kind.at_once if rule in rules])
     if outcome.built is not tried:
         best = outcome.built
         if not job.deadline.over():  # else the schedule of its trial is the best so far
@@ -170,28 +171,27 @@ def _of_rival(
 
 def _limit(job: Job) -> float:
     """Seconds that the search may take, if the budget allows it: what was asked for, or else
-    `TIME.search_s`, and no more than are left until `TIME.search_end_s`."""
-    asked = job.options.search_seconds
-    return min(TIME.search_s, max(0.0, TIME.search_end_s - job.taken)) if asked is None else asked
+    what its kind usually may, and no more than are left until `TIME.search_end_s`."""
+    asked, usual = job.options.search_seconds, SEARCH_KINDS[job.options.search].usual_s
+    return min(usual, max(0.0, TIME.search_end_s - job.taken)) if asked is None else asked
 
 
 def _limits(options: Options, kind: SearchKind, until: Deadline, each: float) -> SearchLimits:
-    """Work by what was asked for alone, and not by what is left of it."""
+    """Work by what was asked for alone, and not by what is left of it; none is counted of a search
+    that has one candidate."""
     asked = options.search_seconds
     slack = TIME.search_slack_s if asked is None and options.budget is None else 0.0
     if asked is None:
-        asked = (
-            TIME.search_s
-            if options.budget is None
-            else min(TIME.search_s, TIME.search_budget_share * options.budget)
-        )
+        asked = kind.usual_s
+        if options.budget is not None:
+            asked = min(asked, TIME.search_budget_share * options.budget)
     tried = EFFORTS[options.effort]
     return SearchLimits(
         options.search_measured,
         promise=tried.promise,
         every=kind.every,
         stops=tried.stops,
-        work=TIME.search_rate * asked,
+        work=None if kind.at_once else TIME.search_rate * asked,
         until=until,
         each=each,
         slack=slack,

@@ -4,6 +4,9 @@ all kinds of a rule together --> faster: the best so far
                              --> about the same: each kind by itself
                              --> clearly slower: none
 
+Whoever has seconds alone tries all of that at once, and what merges siblings beside it: one
+candidate, of the kinds that are each predicted to gain (`apply_at_once`).
+
 Before parts are searched, one rule after the other, each on what came of those before it: what one
 loses must not hide what another gains. After them, all at once: those are ways to take
 norms apart, and a norm that is made in one way is read in another.
@@ -13,14 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.ir.rule import GlobalScope
+from anabranch.ir.rule import GlobalScope, Rule
 from anabranch.search.budget import building, pricing
+from anabranch.search.engine.backtracking import EqualGraph, RewriteStep
 from anabranch.search.engine.global_scope import RuleOnTypes
 from anabranch.search.engine.pricing import Counted
 from anabranch.search.protocols import T
 from anabranch.search.result import rules_of
 from anabranch.search.state import CandidateGraph, SearchState
 
+SCOPES: tuple[GlobalScope, ...] = ("first", "last")
+NO_SCOPE: GlobalScope = ""
 SLOWER = 0.01
 """By so much of the best what global rules made may be slower, for parts of it to be tried; and by
 so much of what is predicted, for it to be built. Of fourteen on seven networks (`sim:h200`) one was
@@ -39,6 +45,52 @@ def apply_globally(state: SearchState[T], when: GlobalScope) -> None:
         for kind in every:
             if kind[0] in state.rules:
                 _tried(state, [kind])
+
+
+def apply_at_once(state: SearchState[T], merging: Sequence[Rule]) -> None:
+    """The best so far with all that is predicted to pay at all places of a kind, of rules of global
+    scope and of `merging`; where it is not faster, without what takes norms apart. Nothing is built
+    where less is predicted to be saved than what a candidate must promise."""
+    begun = state.best
+    scoped = {scope: [(r, scope) for r in state.rules if r.scope == scope] for scope in SCOPES}
+    wholes = [*scoped["first"], *((rule, NO_SCOPE) for rule in merging)]
+    for rules in ([*wholes, *scoped["last"]], wholes):
+        form = _all_that_pays(state, rules)
+        if form is None or state.wrong(form.steps):
+            continue
+        simple = state.evaluators.simplify(form.graph)
+        if not state.enters(simple) or not state.meter.affords("build", building(simple)):
+            continue
+        state.evaluate(CandidateGraph(form.graph, form.steps, simple), begun)
+        if state.best is not begun:
+            return
+
+
+def _all_that_pays(
+    state: SearchState[T], rules: Sequence[tuple[Rule, GlobalScope]]
+) -> EqualGraph | None:
+    """The best graph so far with all kinds of these rules that are predicted to gain; None where
+    all together promise too little."""
+    graph, steps = state.best.path.graph, list[RewriteStep]()
+    price = Counted(state.evaluators.appraise(state.built))
+    until = state.ends(building(graph))
+    with state.meter.spending("price", lambda: pricing(price)):
+        before = now = price(graph)
+        for rule, scope in rules:
+            for kind in state.finders.kinds(graph, [rule], scope):
+                form = state.finders.applied_globally(graph, [kind], price, until)
+                if form.steps and form.price.us < now.us:
+                    graph, now = form.graph, form.price
+                    steps += form.steps
+    if until.over():
+        state.meter.cut_short()
+        return None
+    if now.us > (1 - state.limits.promise) * before.us:
+        if steps:
+            told = f"predicted to save less than {state.limits.promise:.0%}"
+            state.trace.add("refused", "search", rules_of(steps), told)
+        return None
+    return EqualGraph(graph, now, tuple(steps))
 
 
 def _tried(state: SearchState[T], chosen: Sequence[RuleOnTypes]) -> bool:

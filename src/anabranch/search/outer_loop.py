@@ -39,7 +39,7 @@ from anabranch.search.engine.backtracking import EqualGraph
 from anabranch.search.engine.dynamic_programme import Settings
 from anabranch.search.engine.pricing import Counted, Pricer
 from anabranch.search.finders import USUAL, Finders
-from anabranch.search.global_rules import apply_globally
+from anabranch.search.global_rules import apply_at_once, apply_globally
 from anabranch.search.part_search import search_parts, told_apart
 from anabranch.search.protocols import Evaluators, T
 from anabranch.search.published import SEARCH_KINDS
@@ -76,16 +76,20 @@ def improved(
     seeds: Sequence[Path] = (),
     begun: Path | None = None,
     finders: Finders = USUAL,
+    at_once: Sequence[Rule] = (),
 ) -> SearchOutcome[T]:
     """The fastest graph that was found; `first` is what the graph itself takes, `seeds` lead to
     graphs that others found. `begun`: leads to where an earlier search ended, and `first` is what
-    that graph takes. `finders`: who looks for candidates."""
+    that graph takes. `finders`: who looks for candidates. `at_once`: if there are any, these and
+    rules of global scope alone are tried, at all their places at once."""
     start = begun or Path(graph, graph, ())
     state = SearchState(start, first, rules, settings, evaluators, limits, trace, finders)
     for seed in seeds:
         _seeded(state, seed)
-    further = True
-    if evaluators.locals is not None and evaluators.locals.first:
+    further = not at_once
+    if at_once:
+        apply_at_once(state, at_once)
+    elif evaluators.locals is not None and evaluators.locals.first:
         apply_globally(state, "first")
         further = search_parts(state, evaluators.locals)
         apply_globally(state, "last")

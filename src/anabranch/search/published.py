@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from anabranch.deadline import TIME
 from anabranch.ir.rule import Rule
 from anabranch.rewrite import rules as tables
 
@@ -41,7 +42,8 @@ class SearchKind:
     the best of them; `timed`: each new operator is run once, where ours are estimated, and of
     graphs of one price one is kept; `cells`, `overheads`: the graph is cut between cells, and
     running side by side has costs, as options say; `rival`: the search with whose graph its own is
-    compared at the end; `ignores`: options that its outcome does not depend on."""
+    compared at the end; `at_once`: these and rules of global scope alone are tried, at all their
+    places at once; `ignores`: options that its outcome does not depend on."""
 
     rules: tuple[Rule, ...] = tables.ALL
     summed: bool = False
@@ -52,12 +54,20 @@ class SearchKind:
     cells: bool = True
     overheads: bool = True
     rival: str = ""
+    at_once: tuple[Rule, ...] = ()
+
+    @property
+    def usual_s(self) -> float:
+        """Seconds that it may take unless others are asked for."""
+        return TIME.search_at_once_s if self.at_once else TIME.search_s
+
     ignores: frozenset[str] = TIMES
 
 
 SEARCH_KINDS: Mapping[str, SearchKind] = {
     "autograph": SearchKind(parts=True),
     "taso": SearchKind(summed=True),
+    "at-once": SearchKind(at_once=tables.SIBLINGS),
     "autograph-paper": SearchKind(
         *(tables.PUBLISHED,),
         every=True,

@@ -65,6 +65,11 @@ CANDIDATES = {name: special.flagged(rules) for name, rules in _WRITTEN.items()}
 
 ALL: tuple[Rule, ...] = tuple(rule for family in CANDIDATES.values() for rule in family)
 """What a search may apply."""
+SIBLINGS: tuple[Rule, ...] = tuple(
+    next(rule for rule in ALL if rule.name == name)
+    for name in (*linear_merging.SIBLINGS, *conv_merging.SIBLINGS)
+)
+"""Those that make one linear or convolution of several with one input, the larger first."""
 PUBLISHED_ALONE = special.flagged(published_alone.RULES)
 """What no other search may."""
 PUBLISHED: tuple[Rule, ...] = (*published.published(CANDIDATES), *PUBLISHED_ALONE)

@@ -192,3 +192,5 @@ BEHIND = [
 ACTIVATED: tuple[Rule, ...] = tuple(
     rule for first, second in BEHIND for rule in (first[0], second[0], first[1], second[1])
 )
+SIBLINGS = (RULES[0].name, *(first[0].name for first, _ in BEHIND))
+"""The names of those that merge convolutions of one input and one window."""

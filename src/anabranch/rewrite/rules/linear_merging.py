@@ -86,3 +86,5 @@ RULES: tuple[Rule, ...] = (
     ),
     *(make(layers.LINEARS) for make in (layers.in_halves, layers.of_parts, layers.of_sum)),
 )
+SIBLINGS = (RULES[1].name, RULES[0].name)
+"""The names of those that merge linears of one input, as many at once as there are."""
