@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import anabranch
 from anabranch.errors import CaptureError, InputError, OptionError
@@ -214,6 +215,26 @@ def nothing_read(m: Any, x: Tensor) -> Any:
     return x
 
 
+def by_batch(m: Any, x: Tensor) -> Any:
+    y = F.batch_norm(m.lin(x), m.a, m.b, training=True, momentum=0.3)
+    return y + m.a
+
+
+def by_batch_twice(m: Any, x: Tensor) -> Any:
+    y = F.batch_norm(m.lin(x), m.a, m.b, training=True)
+    return torch.batch_norm(y + m.b, None, None, m.a, m.b, True, 0.4, 1e-3, False)
+
+
+def by_instance(m: Any, x: Tensor) -> Any:
+    y = F.instance_norm(m.lin(x)[:, :, None] * x[:, None], m.a, m.b, momentum=0.3)
+    return y.sum(2) + m.a
+
+
+def native(m: Any, x: Tensor) -> Any:
+    y, mean, _ = torch.native_batch_norm(m.lin(x), None, None, m.a, m.b, True, 0.2, 1e-5)
+    return y + mean
+
+
 LONG = torch.zeros(1, dtype=torch.long)
 CASES: dict[str, tuple[Forward, dict[str, Tensor], bool]] = {
     "a counter": (counter, {"n": torch.zeros(())}, False),
@@ -254,6 +275,10 @@ CASES: dict[str, tuple[Forward, dict[str, Tensor], bool]] = {
     "views of views": (within_views, {"deep": torch.ones(3, 8, 4)}, False),
     "other strides": (other_strides, {"turned": torch.ones(4, 2).t()}, False),
     "a parameter": (parameter, {}, False),
+    "a batch norm": (by_batch, {"a": torch.zeros(4), "b": torch.ones(4)}, False),
+    "two batch norms": (by_batch_twice, {"a": torch.zeros(4), "b": torch.ones(4)}, False),
+    "an instance norm": (by_instance, {"a": torch.zeros(4), "b": torch.ones(4)}, False),
+    "a norm of ATen's": (native, {"a": torch.zeros(4), "b": torch.ones(4)}, False),
     "nothing read": (nothing_read, {"n": torch.zeros(())}, False),
 }
 

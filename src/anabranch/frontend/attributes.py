@@ -5,15 +5,15 @@
 
 A digest covers the class, forward hooks and the plain attributes (numbers, texts, functions and
 containers of them): a stride, the eps of a norm, a slope. Tensors that are attributes are no part
-of it, nor what changes nothing in eval mode: the momentum of a norm, how much is dropped, training
-mode itself.
+of it, nor what changes nothing in eval mode: how much is dropped, the momentum of a norm, training
+mode itself. Of a norm that is in training mode within a model that is not, these are a part.
 """
 
 from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -43,19 +43,17 @@ IN_TRAINING = (
 def attributes(model: Any) -> dict[str, str]:
     """By the path of each module a digest of what it is. Empty for what is no module, and for one
     that was written for a graph, whose operators are its code."""
-    modules = _modules(model)
-    unread = {kind: _unread(kind) for kind in set(map(type, modules.values()))}
-    return {path: _digest(module, unread[type(module)]) for path, module in modules.items()}
+    return {path: _digest(module, unread) for path, module, unread in _told_apart(model)}
 
 
 def each_attribute(model: Any) -> dict[str, str]:
     """A text for each attribute that `attributes` looks at, by its name ("norm.eps"), and by the
     path of each module one for its class and hooks."""
     texts = dict[str, str]()
-    for path, module in _modules(model).items():
+    for path, module, unread in _told_apart(model):
         texts[path] = "\n".join(_kind(module))
         plain = vars(module)
-        for name in plain.keys() - _unread(type(module)):
+        for name in plain.keys() - unread:
             if not isinstance(plain[name], torch.Tensor):
                 texts[f"{path}.{name}".removeprefix(".")] = _told(plain[name])
     return texts
@@ -86,9 +84,16 @@ def read_attributes(plain: Any) -> dict[str, str]:
         return {}
 
 
-def _unread(kind: type) -> frozenset[str]:
-    """Names of attributes that say nothing about a module of this class."""
-    return PRIVATE.union(name for owner, name in IN_TRAINING if issubclass(kind, owner))
+def _told_apart(model: Any) -> Iterator[tuple[str, nn.Module, frozenset[str]]]:
+    """The modules with their paths, and names of attributes that say nothing about them."""
+    unread: dict[tuple[type, bool], frozenset[str]] = {}
+    for path, module in _modules(model).items():
+        kind, trains = type(module), module.training and not model.training
+        trains = trains and isinstance(module, nn.modules.batchnorm._NormBase)
+        if (kind, trains) not in unread:
+            names = PRIVATE.union(name for owner, name in IN_TRAINING if issubclass(kind, owner))
+            unread[kind, trains] = names - {"momentum", "training"} if trains else names
+        yield path, module, unread[kind, trains]
 
 
 def _digest(module: nn.Module, unread: frozenset[str]) -> str:

@@ -30,6 +30,7 @@ from torch import Tensor, fx
 from torch._decomp import get_decompositions
 
 from anabranch.frontend.attention import PAIRS
+from anabranch.frontend.batch_statistics import batch_norm, lines, pixels, sum_dtype
 from anabranch.frontend.operators import decompositions
 from anabranch.ir import custom_ops, ops
 
@@ -52,10 +53,6 @@ DECOMPOSED = (
 
 GRADIENT = "_backward.default"
 """How gradients end that `operators.decompositions` would take apart."""
-SHORT_LINE = 8
-"""Pixels of a line, below which what is added up first would be many numbers."""
-LONG_PIXELS = 512
-"""Pixels of an image from which its channels are averaged one line after another."""
 SILENT = {
     # operator: what says in its schema that it writes
     "aten.native_batch_norm.default": "aten._native_batch_norm_legit.default",
@@ -157,66 +154,12 @@ def _gradient_of_image(
     return gradient
 
 
-def _batch_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor | None,
-    var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """By the batch's own statistics; with the new running ones. Half types meet fp32 where they are
-    used, in no cast that several read: what was read would be stored again, twice as wide."""
-    assert training, "prepared() has another operator for what is not"
-    _, shape = _pixels(x)
-    of_batch, center = _var_mean(x.to(_wide(x)))
-    scale = torch.rsqrt(of_batch + eps)
-    normal = (x + -center) * scale  # which the backward says otherwise
-    if weight is not None:
-        normal = normal * weight.view(shape)
-    if bias is not None:
-        normal = normal + bias.view(shape)
-    center, scale, of_batch = (statistic.view(-1) for statistic in (center, scale, of_batch))
-    count = x.numel() // x.shape[1]
-    if mean is not None:
-        mean = (center * momentum + mean * (1 - momentum)).to(mean.dtype)
-    if var is not None:
-        unbiased = of_batch * (count / max(count - 1, 1))
-        var = (unbiased * momentum + var * (1 - momentum)).to(var.dtype)
-    return normal.to(x.dtype), center, scale, mean, var
-
-
-def _var_mean(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each channel, as [1, c, 1, 1]: of each line of pixels first, and then of these, by the
-    formula of Chan, Golub and LeVeque. A channel of all images is more than one CTA reads in good
-    time, and of a whole image it reads few channels at once, whose numbers lie side by side."""
-    lines, line = _lines(x)
-    within, means = torch.var_mean(x, line, correction=0, keepdim=True)
-    if not lines:
-        return within, means
-    mean = means.mean(lines, keepdim=True)
-    apart = means - mean
-    return (within + apart * apart).mean(lines, keepdim=True), mean
-
-
 def _sum(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The sum of each channel, as [1, c, 1, 1], of long images line by line, as `_var_mean` has
     it."""
-    lines, line = _lines(x)
+    among, line = lines(x)
     sums = x.sum(line, keepdim=True, dtype=dtype)
-    return sums.sum(lines, keepdim=True) if lines else sums
-
-
-def _lines(x: Tensor) -> tuple[list[int], list[int]]:
-    """The axes of what is added up last and first: lines of pixels, or images of short lines; no
-    lines, and all at once, where images are small."""
-    dims, _ = _pixels(x)
-    if math.prod(x.shape[2:]) < LONG_PIXELS:
-        return [], dims
-    first = 1 if x.shape[-1] < SHORT_LINE else len(dims) - 1
-    return dims[:first], dims[first:]
+    return sums.sum(among, keepdim=True) if among else sums
 
 
 def _batch_norm_of_batch(
@@ -227,7 +170,7 @@ def _batch_norm_of_batch(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _batch_norm(x, weight, bias, None, None, True, momentum, eps)[:3]
+    return batch_norm(x, weight, bias, None, None, True, momentum, eps)[:3]
 
 
 def _batch_norm_backward(
@@ -244,15 +187,15 @@ def _batch_norm_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Two sums over the batch, then arithmetic. How far x is from the mean is said in one way for
     the sums and in another for the rest: as one value it would be stored between them."""
-    _, shape = _pixels(x)
+    _, shape = pixels(x)
     if training:
         assert saved_mean is not None and saved_scale is not None
         center, scale = saved_mean.view(shape), saved_scale.view(shape)
     else:
         assert mean is not None and var is not None
-        center, scale = mean.view(shape), torch.rsqrt(var.to(_wide(x)) + eps).view(shape)
+        center, scale = mean.view(shape), torch.rsqrt(var.to(sum_dtype(x)) + eps).view(shape)
     count = x.numel() // x.shape[1]
-    total, against = _sum(grad, _wide(x)), _sum(grad * (center - x), _wide(x))
+    total, against = _sum(grad, sum_dtype(x)), _sum(grad * (center - x), sum_dtype(x))
     factor = scale if weight is None else scale * weight.view(shape)
     of_x = of_weight = of_bias = None
     if output_mask[0] and training:
@@ -275,7 +218,7 @@ def _native_layer_norm(
     weights = [each.dtype for each in (weight, bias) if each is not None]
     if x.device.type != "cpu" or all(dtype == x.dtype for dtype in weights):
         return NotImplemented
-    y, mean, scale = aten.native_layer_norm.default(x.to(_wide(x)), size, weight, bias, eps)
+    y, mean, scale = aten.native_layer_norm.default(x.to(sum_dtype(x)), size, weight, bias, eps)
     return y.to(x.dtype), mean, scale
 
 
@@ -293,7 +236,7 @@ def _layer_norm_backward(
     two kernels, each of which reads what both need."""
     rank = x.dim() - len(size)
     rows, columns = list(range(rank)), list(range(rank, x.dim()))
-    wide, count = _wide(x), math.prod(size)
+    wide, count = sum_dtype(x), math.prod(size)
     of_x = of_weight = of_bias = None
     if output_mask[0]:
         normal = (x - mean) * scale
@@ -309,17 +252,6 @@ def _layer_norm_backward(
     return of_x, of_weight, of_bias
 
 
-def _wide(x: Tensor) -> torch.dtype:
-    """What sums of such numbers are added up in."""
-    return torch.promote_types(x.dtype, torch.float32)
-
-
-def _pixels(x: Tensor) -> tuple[list[int], list[int]]:
-    """All axes but the channels, and the shape of what there is one of for each channel."""
-    dims = [0, *range(2, x.dim())]
-    return dims, [x.shape[d] if d == 1 else 1 for d in range(x.dim())]
-
-
 def _native_group_norm(
     x: Tensor,
     weight: Tensor | None,
@@ -331,7 +263,7 @@ def _native_group_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """In the same steps on every device; torch's takes the mean and the bias together on a CPU."""
-    parts = x.to(_wide(x)).reshape(batch, groups, channels // groups, pixels)
+    parts = x.to(sum_dtype(x)).reshape(batch, groups, channels // groups, pixels)
     var, mean = torch.var_mean(parts, [2, 3], correction=0, keepdim=True)
     scale = torch.rsqrt(var + eps)
     normal = ((parts - mean) * scale).view(x.shape)
@@ -425,7 +357,7 @@ def _one_by_one(op: torch._ops.OpOverload, single: Any, *args: Any, **named: Any
 
 OWN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.convolution_backward.default: _convolution_backward,
-    aten._native_batch_norm_legit_functional.default: _batch_norm,
+    aten._native_batch_norm_legit_functional.default: batch_norm,
     aten._native_batch_norm_legit.no_stats: _batch_norm_of_batch,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.native_layer_norm.default: _native_layer_norm,

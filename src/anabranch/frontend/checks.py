@@ -66,7 +66,7 @@ def check_call(model: Any, args: Any, kwargs: Any) -> None:
 
 
 def check_model(model: nn.Module) -> None:
-    """An ordinary module, and every part of it in eval mode."""
+    """An ordinary module, and every part of it in eval mode, but for norms."""
     if isinstance(model, torch.jit.ScriptModule):
         raise CaptureError(
             "the model is a TorchScript module",
@@ -81,7 +81,8 @@ def check_model(model: nn.Module) -> None:
     raise CaptureError(
         f"the model is in training mode: {what} has training=True",
         "dropout and batch normalisation compute something else then, and change state",
-        "call model.eval() before compiling",
+        "call model.eval() before compiling; norms within it may be put into training mode again, "
+        "and their running statistics are states then",
     )
 
 

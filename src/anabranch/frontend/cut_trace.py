@@ -72,6 +72,7 @@ from anabranch.frontend.operators import decompositions
 from anabranch.frontend.ordered_draws import DropoutByParts
 from anabranch.frontend.program import in_order, name_of
 from anabranch.frontend.python_numbers import python_numbers
+from anabranch.frontend.running_statistics import StatisticsByWrites
 from anabranch.frontend.shared_operands import SharedOperands
 from anabranch.frontend.source import raised_at, running_at
 from anabranch.frontend.state import state_place, unwrapped
@@ -222,7 +223,8 @@ class _SymbolicTrace:
 
         def whole(*values: Tensor) -> Any:
             laid = LaidByCopies(cutting.marked)
-            with cutting, KeptLayouts(), ByNumbers(refuse=True), laid, DropoutByParts():
+            by_parts = DropoutByParts(), StatisticsByWrites()
+            with cutting, KeptLayouts(), ByNumbers(refuse=True), laid, by_parts[0], by_parts[1]:
                 return functionalize(self._call)(*values)
 
         with (

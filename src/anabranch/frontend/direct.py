@@ -29,7 +29,7 @@ from torch.fx.node import map_aggregate
 
 from anabranch.frontend.composites import Earlier, Parts, parts
 from anabranch.frontend.fast_attention import FAST_ATTENTION
-from anabranch.frontend.operators import NORM_OF_BATCH, NOT_DECOMPOSED, has_random
+from anabranch.frontend.operators import NORM_OF_BATCH, NOT_DECOMPOSED, WRITING_NORM, has_random
 
 aten = torch.ops.aten
 Spelled = tuple[Any, tuple[Any, ...]]
@@ -111,7 +111,7 @@ def _spelling(node: fx.Node, target: Any) -> Spelled | None:
 def taken_apart(target: Any) -> bool:
     """Whether a trace would: what is in `decompositions` is, which takes a tenth of a second to be
     made, and is not asked for."""
-    own = target is NORM_OF_BATCH or target in FAST_ATTENTION
+    own = target in (NORM_OF_BATCH, WRITING_NORM) or target in FAST_ATTENTION
     return own or (_composite(target) and not _whole(target))
 
 

@@ -55,6 +55,7 @@ from anabranch.frontend.operators import TRAINING
 from anabranch.frontend.program import in_order, name_of, opened
 from anabranch.frontend.python_numbers import python_numbers
 from anabranch.frontend.python_state import PythonState
+from anabranch.frontend.running_statistics import StatisticsByWrites
 from anabranch.frontend.shared_operands import SharedOperands
 from anabranch.frontend.source import origin
 from anabranch.frontend.state import attribute, state_place, unkept, unwrapped
@@ -220,11 +221,7 @@ def _recording(
         as_in_eager(),
         attention_by_operators(),
         last_states_shaped(),
-        KeptLayouts(),
-        PlacesByOperators(),
-        SharedOperands(),
-        ContiguousByOperator(),
-        IdleDropout(),
+        _by_operators(),
         numbers_kept(module),
         texts_of_values() if texts else nullcontext(),
         python_numbers() if texts else nullcontext(),
@@ -232,6 +229,20 @@ def _recording(
         floats_asked(note) if texts else nullcontext(),
     ):
         yield state
+
+
+@contextmanager
+def _by_operators() -> Iterator[None]:
+    """Within it the model calls the operators that say all of what it does."""
+    with (
+        KeptLayouts(),
+        PlacesByOperators(),
+        SharedOperands(),
+        ContiguousByOperator(),
+        IdleDropout(),
+        StatisticsByWrites(),
+    ):
+        yield
 
 
 def _below(
@@ -468,9 +479,9 @@ def _refuse_training(graph: Graph) -> None:
         if packet_name(node.op) in TRAINING:
             raise CaptureError(
                 f"the model runs {node.op}, as in training mode",
-                "dropout and batch normalisation compute something else then, and change state",
-                "export it after model.eval(), and call functional.dropout and "
-                "functional.batch_norm with training=self.training; to go by the batch's own "
-                "statistics in eval mode, give batch_norm no running ones (None)",
+                "dropout draws numbers then, and this norm does not say which statistics it writes",
+                "export it after model.eval(), and call functional.dropout with "
+                "training=self.training; functional.batch_norm writes running statistics to "
+                "buffers of the model",
                 node.origin,
             )

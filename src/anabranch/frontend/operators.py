@@ -7,7 +7,7 @@ know fewer operators:
 
     conv2d(x, w, b, ..)        -> convolution(x, w, b, .., transposed=False, ..)
     batch_norm(x, .., False)   -> _native_batch_norm_legit_no_training(x, ..)
-    batch_norm without running statistics  -> var_mean of the batch, and arithmetic
+    batch_norm(x, .., True)    -> var_mean of the batch, arithmetic, new running statistics
     relu_(x)                   -> relu(x)
     matmul(a, b), einsum       -> views and mm or bmm
     dropout(x, p, False)       -> x
@@ -25,6 +25,7 @@ from torch import fx
 from torch._C import DispatchKey
 from torch._decomp import get_decompositions
 
+from anabranch.frontend.batch_statistics import batch_norm
 from anabranch.frontend.fast_attention import FAST_ATTENTION
 from anabranch.frontend.trace_kernels import own_kernels
 
@@ -75,7 +76,6 @@ TRAINING = frozenset(
         "native_dropout",
         "native_batch_norm",
         "_native_batch_norm_legit",
-        "_native_batch_norm_legit_functional",
         "_batch_norm_with_update",
         "_batch_norm_with_update_functional",
         "cudnn_batch_norm",
@@ -136,16 +136,19 @@ def has_random(node: fx.Node) -> bool:
 
 NORM_OF_BATCH = torch.ops.aten._native_batch_norm_legit.no_stats
 """Normalisation by the batch's own statistics."""
+WRITING_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
+"""The same, with new running statistics."""
 
 
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table for `ExportedProgram.run_decompositions`: every composite but those of
     NOT_DECOMPOSED, the fast path of attention, and normalisation by the batch's own statistics,
-    which is the same in every mode."""
+    with running ones or without."""
     with own_kernels():
         table: Mapping[Any, Callable[..., Any]] = torch.export.default_decompositions()
-        return {**get_decompositions([NORM_OF_BATCH]), **FAST_ATTENTION} | {
+        norms = {**get_decompositions([NORM_OF_BATCH]), WRITING_NORM: batch_norm}
+        return {**norms, **FAST_ATTENTION} | {
             op: replacement
             for op, replacement in table.items()
             if op.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)

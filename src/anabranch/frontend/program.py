@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import fx, nn
 from torch.export import ExportedProgram
+from torch.nn.modules.batchnorm import _NormBase
 
 from anabranch.errors import CaptureError
 
@@ -67,12 +68,19 @@ def module_of(program: ExportedProgram) -> nn.Module:
 
 def training_part(model: nn.Module) -> str | None:
     """The path of the first module in training mode, "" for the model itself. A module that
-    `program.module()` gave a user says so always and refuses eval(), and does not count."""
+    `program.module()` gave a user says so always and refuses eval(), and does not count. Nor does
+    a norm within a model in eval mode: it goes by the batch then, and its running statistics are
+    states."""
     path: str
     exported: set[nn.Module] = set()
     for path, module in model.named_modules():
         if isinstance(module, fx.GraphModule) and "eval" in vars(module):
             exported.update(module.modules())
-        elif module.training and module not in exported:
+        elif module.training and module not in exported and not (path and _by_batch(module)):
             return path
     return None
+
+
+def _by_batch(module: nn.Module) -> bool:
+    """Whether it is a norm that asks no other process for its part of a batch."""
+    return isinstance(module, _NormBase) and not isinstance(module, nn.SyncBatchNorm)
