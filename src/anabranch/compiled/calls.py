@@ -38,7 +38,7 @@ from anabranch.compiled.memory import MemoryUse
 from anabranch.compiled.plans import Plans, check_parts
 from anabranch.compiled.request import PlanRequest, request
 from anabranch.compiled.retarget import loaded, loaded_entry
-from anabranch.compiled.sharing import waiting, widest, with_states
+from anabranch.compiled.sharing import at_places, waiting, widest, with_states
 from anabranch.compiled.sized import batched
 from anabranch.compiled.sources import sources
 from anabranch.compiled.states import StateMemory
@@ -454,6 +454,15 @@ class Compiled(Plans):
         the file that it was loaded from; this object."""
         states.write(self.entries, self.states, self.states.first)
         return self
+
+    def _move_states(self, places: Mapping[str, Tensor]) -> None:
+        """Have the states of all plans lie there, by what the model calls them, while no call
+        runs."""
+        if not self.states.places:
+            return
+        self.entries[:] = at_places(self.entries, self.target, places)
+        self.states.places.update({path: places[path] for path in self.states.places})
+        self._answer_all()
 
     def save(self, path: str | os.PathLike[str], state: bool = True) -> None:
         """Write all plans with their weights, once, to one file, which `load` reads anywhere. What

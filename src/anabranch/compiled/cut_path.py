@@ -62,7 +62,8 @@ class CutPath:
     """`states`: by name of a value the model's name of the state that it is; `leaves`: of the
     result, a value by name or what it is in every call; `draws`: whether random numbers are
     drawn; `written`: the numbers of inputs that are written to; `first_writing`: of the first step
-    that writes to one, or to a state, -1 if none does."""
+    that writes to one, or to a state, -1 if none does; no step from there on is found to be of
+    another way."""
 
     inputs: tuple[str, ...]
     states: Mapping[str, str]
@@ -201,7 +202,9 @@ def identity(step: CutStep) -> str:
         if node.op == "placeholder" and isinstance(node.meta.get("val"), Tensor):
             value = node.meta["val"]
             kinds.append(f"{value.dtype} {tuple(value.shape)} {tuple(value.stride())}")
-    return "\n".join((step.kind, *step.weights, *step.reads, *kinds))
+    held = [f"{name} at {path}" for name, path in step.states.items()]
+    held += [f"{name} becomes {new}" for name, new in step.news.items()]
+    return "\n".join((step.kind, *step.weights, *step.reads, *held, *kinds))
 
 
 def same(first: CutPath, other: CutPath) -> bool:

@@ -42,12 +42,39 @@ from anabranch.frontend.cut_sections import (
 from anabranch.frontend.cut_trace import CutTrace
 from anabranch.frontend.observe import own_inputs
 from anabranch.frontend.operators import has_random
+from anabranch.frontend.python_state import Holder
 from anabranch.frontend.state import tensors_of, unwrapped
+from anabranch.ir.graph import State
 from anabranch.ir.key import digest_source, digest_tensor
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.types import TensorType, type_of
 from anabranch.options import Options
+from anabranch.targets.places import model_place
 from anabranch.trace import Trace
+
+
+class _EagerSection(Holder):
+    """What a section computes, operator by operator, for its plan to be compared with."""
+
+    def __init__(
+        self, step: CutStep, weights: Sequence[Tensor], places: Mapping[str, Tensor]
+    ) -> None:
+        self._step, self._weights = step, weights
+        self._places = {path: places[path] for path in step.states.values()}
+
+    @property
+    def holds(self) -> tuple[Any, ...]:
+        """Nothing that is called."""
+        return ()
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Where its states lie."""
+        return self._places
+
+    def __call__(self, *values: Any) -> Any:
+        step, places = self._step, self._places
+        return _stored(step, step.module.forward(*self._weights, *values, *places.values()), places)
 
 
 class Sections:
@@ -77,15 +104,20 @@ class Sections:
         trace: CutTrace,
         stop: threading.Event | None,
         shared: Callable[[], Shared],
+        known: Mapping[str, Tensor],
     ) -> CutPath:
         """The steps of a trace, compiled; what a plan cannot hold runs as eager does. `was`: what
-        the model's modules were; `shared`: constants that plans may use."""
+        the model's modules were; `shared`: constants that plans may use; `known`: where states of
+        the ways before lie, by what the model calls them."""
         refused: set[str] = set()
+        state = dict(tensors_of(unwrapped(model))) if trace.weights or trace.states else {}
+        lie = {path: known.get(path, state[path].detach()) for path in trace.states.values()}
+        places = {path: place for path, place in lie.items() if self._may_lie(place)}
         while True:
-            steps = split(trace, refused)
+            steps = split(trace, refused, places)
             if all(step.kind == "eager" for step in steps):
                 raise _nothing_left(trace)
-            unable = self._unable(steps, trace)
+            unable = self._unable(steps, trace, places)
             if not unable:
                 break
             refused |= unable
@@ -93,7 +125,6 @@ class Sections:
         own = own_inputs(trace.leaves, {})[0]
         tensors = [leaf.resolve_conj().resolve_neg() for leaf in own if isinstance(leaf, Tensor)]
         values: dict[str, Any] = dict(zip(trace.inputs, tensors, strict=True))
-        state = dict(tensors_of(unwrapped(model))) if trace.weights or trace.states else {}
         values.update({name: state[trace.states[name]].detach().clone() for name in trace.states})
         states = {trace.states[name]: values[name] for name in trace.states}
         run_steps: list[RunStep] = []
@@ -102,29 +133,30 @@ class Sections:
         for step, last in zip(steps, last_reads(steps, leaves), strict=True):
             inputs = [values[name] for name in step.reads]
             weights = {name: state[trace.weights[name]].detach() for name in step.weights}
-            results = _results(step, (*weights.values(), *inputs))
+            held = [states[path] for path in step.states.values()]
+            results = _results(step, (*weights.values(), *inputs, *held))
             section: int | None = None
-            held: tuple[str, ...] = ()
+            beside: tuple[str, ...] = ()
             if step.kind == "section":
                 section = self._numbers.get(identity(step))
                 if section is None:
-                    plan = self._plan(step, weights, rest)
-                    captured = captured_section(step, weights, trace, model)
+                    plan = self._plan(step, weights, rest, places)
+                    captured = captured_section(step, weights, trace, model, places)
                     plan.add(inputs, captured=captured, stop=stop, shared=shared())
                     section = self._added(step, plan, was)
                 rest -= 1
             else:
-                held = tuple(trace.weights[name] for name in step.weights)
+                beside = tuple(trace.weights[name] for name in step.weights)
                 for name, value in weights.items():
                     self._hold(trace.weights[name], value, shared())
                 own_constants(step.module)
-            ready = self._ready(step, section, held)
-            values.update(zip(step.gives, results, strict=True))
+            ready = self._ready(step, section, beside)
+            values.update(zip(step.gives, _stored(step, results, states), strict=True))
             run_steps.append(replace(ready, cost=self._timed(ready, inputs), last=last))
         self.share_arena()
         told = trace.inputs, trace.states, tuple(run_steps), leaves, trace.out_tree, trace.cuts
         draws = any(has_random(node) for node in trace.graph.nodes)
-        writing = (i for i, step in enumerate(steps) if "copy_" in step.operators)
+        writing = (i for i, step in enumerate(steps) if step.news or "copy_" in step.operators)
         numbers = trace.written_inputs, next(writing, -1)
         path = CutPath(*told, draws, *numbers)
         if self.options.verify:
@@ -135,22 +167,37 @@ class Sections:
             self.trace.add("applied", "cut", cut.node.name, f"{cut.origin}: {cut.why}")
         return path
 
-    def _unable(self, steps: Sequence[CutStep], trace: CutTrace) -> set[str]:
+    def _may_lie(self, place: Tensor) -> bool:
+        """Whether plans can read and write a state there."""
+        if self.target.spec.simulated:
+            return False
+        state = State("", 0, value=place)
+        return model_place(state, type_of(place), self.target.device) is not None
+
+    def _unable(
+        self, steps: Sequence[CutStep], trace: CutTrace, places: Mapping[str, Tensor]
+    ) -> set[str]:
         """Nodes of sections that no graph can hold: they run as eager does."""
         unable: set[str] = set()
         for step in steps:
             if step.kind != "section":
                 continue
             try:
-                captured_section(step, {}, trace, None)
+                captured_section(step, {}, trace, None, places)
             except CaptureError as refusal:
                 self.trace.add("refused", "cut", step.nodes[0], f"{refusal.what}: {refusal.why}")
                 unable.update(step.nodes)
         return unable
 
-    def _plan(self, step: CutStep, weights: Mapping[str, Tensor], rest: int) -> Compiled:
+    def _plan(
+        self,
+        step: CutStep,
+        weights: Mapping[str, Tensor],
+        rest: int,
+        places: Mapping[str, Tensor],
+    ) -> Compiled:
         """What computes this step, not yet compiled. `rest`: plans that are to be made, this one
-        among them, which share the budget."""
+        among them, which share the budget; `places`: where states lie."""
         number = len(self.plans)
         budget, dump = self.options.budget, self.options.dump
         limit = self.options.memory_limit
@@ -161,9 +208,7 @@ class Sections:
             "memory_limit": None if limit is None else max(1, limit - self.memory().total),
         }
 
-        def eager(*values: Any) -> Any:
-            return step.module.forward(*weights.values(), *values)
-
+        eager = _EagerSection(step, tuple(weights.values()), places)
         return Compiled(eager, self.target, self.options.model_copy(update=own), self.trace)
 
     def _added(self, step: CutStep, plan: Compiled, was: Mapping[str, str]) -> int:
@@ -182,10 +227,13 @@ class Sections:
                 plan.entries[-1] = replace(plan.entries[-1], run=entry.run)
                 plan._answer_all()
 
-    def copied(self, memo: dict[int, Any]) -> Sections:
-        """Plans and weights of its own, which nothing can be added to."""
+    def copied(self, memo: dict[int, Any], places: Mapping[str, Tensor]) -> Sections:
+        """Plans and weights of its own, which nothing can be added to. `places`: where its states
+        lie, by what the model calls them."""
         sections = Sections(self.target, self.options, self.trace)
         sections.plans = [copy.deepcopy(plan, memo) for plan in self.plans]
+        for plan in sections.plans:
+            plan._move_states(places)
         sections.entries = [entry for plan in sections.plans for entry in plan.entries]
         sections.held = {path: value.clone() for path, value in self.held.items()}
         sections.read_us = self.read_us
@@ -239,11 +287,14 @@ class Sections:
             self._by_content[key] = self.held[path]
 
     def _timed(self, step: RunStep, inputs: Sequence[Any]) -> Cost | None:
-        """What the step takes, its launches and what it waits for included; of a simulated target
-        what its plan is expected to take."""
+        """What the step takes, its launches and what it waits for included; of a simulated target,
+        and of one that writes states, what its plan is expected to take."""
         if self.target.spec.simulated:
             entry = None if step.section is None else self.plans[step.section].entries[-1]
             return None if entry is None or entry.compilation is None else entry.compilation.cost
+        if step.section is not None and step.step.news:  # which would go on from call to call
+            made = self.plans[step.section].entries[-1].compilation
+            return None if made is None else made.cost
         if writes(step.step):
             return None
         with torch.no_grad():
@@ -267,6 +318,21 @@ class Sections:
             if storage.data_ptr() not in plans
         }
         return replace(memory_use, weights=memory_use.weights + sum(own.values()))
+
+
+def _stored(step: CutStep, results: Sequence[Any], places: Mapping[str, Tensor]) -> Sequence[Any]:
+    """What a step gives, once the other results are in the places of the states that it writes;
+    views of what these were are copies."""
+    given = results[: len(step.gives)]
+    if not step.news:
+        return given
+    written = {places[step.states[name]].untyped_storage().data_ptr() for name in step.news}
+    given = tuple(
+        value.clone() if value.untyped_storage().data_ptr() in written else value for value in given
+    )
+    for name, new in zip(step.news, results[len(given) :], strict=True):
+        places[step.states[name]].copy_(new)
+    return given
 
 
 def _put_back(

@@ -1,7 +1,8 @@
 """States of a model that is cut: what a way through it writes to, in the model's own tensors.
 
     forward     self.seen.add_(1); return y[y.sum(-1) > 0] + self.seen
-    way         reads seen like an input, and copies the new value to it after all else
+    way         reads seen where it lies, and writes the new value there when nothing is checked any
+                more: the section that computes it does, or a copy after all else
 
 A call that goes another way has written nothing when that shows, so the model itself may run then.
 """

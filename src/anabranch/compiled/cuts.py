@@ -121,7 +121,12 @@ class CutModel(Compiled):
         with neutral(), generators_kept(self.target.device):  # its steps are run to be compared
             try:
                 path = self._sections.path(
-                    self.model, self._model_is, trace, asked.stop, self.owned
+                    self.model,
+                    self._model_is,
+                    trace,
+                    asked.stop,
+                    self.owned,
+                    self.states.places,
                 )
             except Unseen as unseen:
                 raise _asks_otherwise(unseen.check) from unseen
@@ -153,7 +158,7 @@ class CutModel(Compiled):
         that several share counts once."""
         written = sum(place.nbytes for place in self.states.places.values())
         held = self._sections.memory()
-        return self._with_kept(replace(held, states=held.states + written))
+        return self._with_kept(replace(held, states=written))  # in which those of plans lie
 
     def _answer_all(self) -> None:
         self._answers[:] = [
@@ -424,10 +429,10 @@ class CutModel(Compiled):
             )
         cut_model = CutModel(None, self.target, self.options, self.trace)
         memo[id(self)] = cut_model
-        cut_model._sections = self._sections.copied(memo)
-        cut_model.entries, cut_model._roots = cut_model._sections.entries, self._roots
         with self._alone():
             cut_model.states = cut_states.anew(self.states)
+        cut_model._sections = self._sections.copied(memo, cut_model.states.places)
+        cut_model.entries, cut_model._roots = cut_model._sections.entries, self._roots
         cut_model._beside.update(self._lacking())
         for form in self._forms:
             cut_model._forms.append(
@@ -481,7 +486,7 @@ class CutModel(Compiled):
     def _write(self, values: Mapping[str, Tensor]) -> None:
         """Give states these values, by path, while no call runs."""
         with self._alone():
-            states.write((), self.states, values)
+            states.write(self.entries, self.states, values)
 
     def _weights(self) -> dict[str, Tensor]:
         changed, wanted = self._other_weight(), expected(self.entries)

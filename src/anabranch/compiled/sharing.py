@@ -53,12 +53,19 @@ def with_states(
             "nothing runs there, so there are no states",
             "compile for target='cpu', or on the GPU itself",
         )
-    begun = {path: value.clone() for path, value in first.items()}
+    return at_places(entries, target, {path: value.clone() for path, value in first.items()})
+
+
+def at_places(
+    entries: Sequence[Entry], target: Target, places: Mapping[str, Tensor]
+) -> list[Entry]:
+    """The plans loaded anew, with one arena, and states that lie there, by what the model calls
+    them."""
     loaded: list[Entry] = []
     with neutral():
         for entry in entries:
-            places = {state.name: begun[state.path] for state in entry.plan.tasks.states}
-            run = target.load(entry.plan, beside=widest(loaded), states=places)
+            own = {state.name: places[state.path] for state in entry.plan.tasks.states}
+            run = target.load(entry.plan, beside=widest(loaded), states=own)
             loaded.append(replace(entry, run=run))
     return loaded
 

@@ -8,13 +8,17 @@
 Each step takes all operators of its kind that can run by then, so that there are few steps. Nothing
 runs before a check that stood before it: what follows may be wrong, or fail, where that does not
 hold. A section of a few operators is not worth a launch of its own and runs as eager does.
+
+Sections read states where they lie. One that computes the new value of a state writes it there,
+where no call can be found to go another way after that (`cut_stores`); else the way copies it there
+at its end.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -24,6 +28,7 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.contiguous_calls import LAID
 from anabranch.frontend.cut_answers import by_mask
 from anabranch.frontend.cut_simplify import has_effects
+from anabranch.frontend.cut_stores import stores
 from anabranch.frontend.cut_trace import CutTrace
 from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.operators import has_random
@@ -45,7 +50,9 @@ SIZES = frozenset((torch.ops.aten.sym_size.int,))
 @dataclass(frozen=True, slots=True)
 class CutStep:
     """Some operators of a trace, to be run at once. `module`: its forward takes the values named in
-    `weights` and then those in `reads`, and returns those in `gives`."""
+    `weights`, those in `reads` and those in `states`, and returns those in `gives` and what states
+    become. `states`: by the name of a value that a section reads where a state lies what the model
+    calls that; `news`: by the same name of one that it writes the node of the new value."""
 
     kind: SectionKind
     module: fx.GraphModule
@@ -53,6 +60,8 @@ class CutStep:
     reads: tuple[str, ...]
     gives: tuple[str, ...]
     nodes: tuple[str, ...]
+    states: Mapping[str, str] = field(default_factory=dict)
+    news: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -65,8 +74,11 @@ class CutStep:
         )
 
 
-def split(trace: CutTrace, refused: Collection[str] = ()) -> list[CutStep]:
-    """The steps of a trace. `refused`: nodes that must not be in a section."""
+def split(
+    trace: CutTrace, refused: Collection[str] = (), placed: Collection[str] = ()
+) -> list[CutStep]:
+    """The steps of a trace. `refused`: nodes that must not be in a section; `placed`: the states
+    that plans can read and write where they lie, by what the model calls them."""
     fixed = _fixed(trace)
     kinds = _kinds(trace, {*refused}, fixed)
     while True:
@@ -80,7 +92,7 @@ def split(trace: CutTrace, refused: Collection[str] = ()) -> list[CutStep]:
         if not small:
             break
         kinds.update(dict.fromkeys(small, "eager"))
-    return _steps(trace, runs, fixed)
+    return _steps(trace, runs, fixed, placed)
 
 
 def _fixed(trace: CutTrace) -> set[fx.Node]:
@@ -188,27 +200,62 @@ def _works(node: fx.Node) -> bool:
 
 
 def _steps(
-    trace: CutTrace, runs: Sequence[tuple[SectionKind, list[fx.Node]]], fixed: Collection[fx.Node]
+    trace: CutTrace,
+    runs: Sequence[tuple[SectionKind, list[fx.Node]]],
+    fixed: Collection[fx.Node],
+    placed: Collection[str],
 ) -> list[CutStep]:
     output = next(node for node in reversed(trace.graph.nodes) if node.op == "output")
+    held = {
+        node: trace.states[node.name]
+        for node in trace.graph.nodes
+        if trace.states.get(node.name) in placed
+    }
+    stored = stores(trace.graph, held, runs)
+    copies = {store.copy for store in stored}
+    kept = [(kind, [node for node in nodes if node not in copies]) for kind, nodes in runs]
+    runs = [(kind, nodes) for kind, nodes in kept if nodes]
     home = {node: i for i, (_, nodes) in enumerate(runs) for node in nodes}
+    shown = {store.new: held[store.state] for store in stored if store.shown}
     steps = []
     for number, (kind, nodes) in enumerate(runs):
         inside = _with_fixed(nodes, fixed)
         outside = dict.fromkeys(
             used for node in inside for used in node.all_input_nodes if used not in inside
         )
+        ours = [store for store in stored if home[store.new] == number]
+        states = {
+            node: path
+            for node, path in {**held, **shown}.items()
+            if kind == "section" and (node in outside or any(store.state is node for store in ours))
+        }
         weights = [node for node in outside if node.name in trace.weights]
-        reads = [node for node in outside if node.name not in trace.weights]
+        reads = [node for node in outside if node.name not in trace.weights and node not in states]
         gives = [
             node
             for node in nodes
-            if any(user is output or home.get(user, number) > number for user in node.users)
+            if node not in shown
+            and any(user is output or home.get(user, number) > number for user in node.users)
         ]
-        module = _module(trace.held, kind, [*weights, *reads], inside, gives)
-        names = [tuple(node.name for node in some) for some in (weights, reads, gives, nodes)]
-        steps.append(CutStep(kind, module, *names))
+        news = [store.new for store in ours]
+        taken = [*weights, *reads, *states]
+        module = _module(trace.held, kind, taken, inside, [*gives, *news])
+        step = CutStep(
+            kind,
+            module,
+            _names(weights),
+            _names(reads),
+            _names(gives),
+            _names(nodes),
+            {node.name: path for node, path in states.items()},
+            {store.state.name: store.new.name for store in ours},
+        )
+        steps.append(step)
     return steps
+
+
+def _names(nodes: Sequence[fx.Node]) -> tuple[str, ...]:
+    return tuple(node.name for node in nodes)
 
 
 def _with_fixed(nodes: Sequence[fx.Node], fixed: Collection[fx.Node]) -> dict[fx.Node, None]:
@@ -263,11 +310,18 @@ def _reshape(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def captured_section(
-    step: CutStep, weights: Mapping[str, Tensor], trace: CutTrace, model: Any
+    step: CutStep,
+    weights: Mapping[str, Tensor],
+    trace: CutTrace,
+    model: Any,
+    places: Mapping[str, Tensor],
 ) -> Captured:
-    """The graph of a section, with these weights as constants."""
+    """The graph of a section, with these weights as constants. `places`: where states lie, by what
+    the model calls them."""
     examples = [node.meta["val"] for node in step.module.graph.nodes if node.op == "placeholder"]
-    captured = capture_fx(step.module, examples, weights, trace.name, trace.weights)
+    names = {**trace.weights, **step.states}
+    held = {name: places[path] for name, path in step.states.items()}
+    captured = capture_fx(step.module, examples, weights, trace.name, names, held, step.news)
     return with_state(captured, model)
 
 

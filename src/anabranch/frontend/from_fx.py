@@ -31,16 +31,18 @@ def capture_fx(
     name: str = "compiled",
     sources: Mapping[str, str] | None = None,
     places: Mapping[str, torch.Tensor] | None = None,
+    news: Mapping[str, str] | None = None,
 ) -> Captured:
     """The graph of an FX module of ATen operators.
 
     `example_inputs`: one (fake) tensor or number per placeholder. `constants`: the real tensor of
     each placeholder, by its name, whose content never changes; None or absence leaves an input.
     `sources`: by placeholder what the model calls the constant, the placeholder's name by default.
-    `places`: tensors in whose memory the graph reads a placeholder, as a state that it does not
-    write.
+    `places`: tensors in whose memory the graph reads a placeholder, as a state. `news`: by
+    placeholder of one that it writes the node of its new value; these are the last results, in
+    order, which nobody gets.
     """
-    constants, sources, places = constants or {}, sources or {}, places or {}
+    constants, sources, places, news = constants or {}, sources or {}, places or {}, news or {}
     translation = Translation({node.name for node in module.graph.nodes})
     inputs: list[Leaf] = []
     outputs: list[Leaf] = []
@@ -51,7 +53,7 @@ def capture_fx(
                 constant, path = constants.get(node.name), sources.get(node.name, node.name)
                 if (place := places.get(node.name)) is not None:
                     next(examples)
-                    if node.users:
+                    if node.users or node.name in news:
                         translation.becomes(node, translation.bind_state(node, place, path))
                     continue
                 inputs += _bind(translation, node, next(examples), constant, path)
@@ -60,7 +62,13 @@ def capture_fx(
             case "call_function":
                 translation.add(node, node in returned)
             case "output":
-                outputs = [_leaf(translation, value) for value in returned]
+                own = returned[: len(returned) - len(news)]
+                outputs = [_leaf(translation, value) for value in own]
+    nodes = {node.name: node for node in module.graph.nodes}
+    for name, new in news.items():
+        value = translation.value(nodes[new])
+        assert isinstance(value, Ref), "the new value of a state is a tensor"
+        translation.becomes(nodes[name], value)
     held = {sources.get(key, key): v for key, v in constants.items() if v is not None}
     in_tree = pytree.tree_flatten((tuple(range(len(inputs))), {}))[1]
     out_tree = pytree.tree_flatten(tuple(range(len(outputs))))[1]
