@@ -104,14 +104,14 @@ class Sections:
         trace: CutTrace,
         stop: threading.Event | None,
         shared: Callable[[], Shared],
-        known: Mapping[str, Tensor],
+        earlier: Mapping[str, Tensor],
     ) -> CutPath:
         """The steps of a trace, compiled; what a plan cannot hold runs as eager does. `was`: what
-        the model's modules were; `shared`: constants that plans may use; `known`: where states of
+        the model's modules were; `shared`: constants that plans may use; `earlier`: where states of
         the ways before lie, by what the model calls them."""
         refused: set[str] = set()
         state = dict(tensors_of(unwrapped(model))) if trace.weights or trace.states else {}
-        lie = {path: known.get(path, state[path].detach()) for path in trace.states.values()}
+        lie = {path: earlier.get(path, state[path].detach()) for path in trace.states.values()}
         places = {path: place for path, place in lie.items() if self._may_lie(place)}
         while True:
             steps = split(trace, refused, places)
@@ -293,8 +293,8 @@ class Sections:
             entry = None if step.section is None else self.plans[step.section].entries[-1]
             return None if entry is None or entry.compilation is None else entry.compilation.cost
         if step.section is not None and step.step.news:  # which would go on from call to call
-            made = self.plans[step.section].entries[-1].compilation
-            return None if made is None else made.cost
+            compilation = self.plans[step.section].entries[-1].compilation
+            return None if compilation is None else compilation.cost
         if writes(step.step):
             return None
         with torch.no_grad():
@@ -321,18 +321,16 @@ class Sections:
 
 
 def _stored(step: CutStep, results: Sequence[Any], places: Mapping[str, Tensor]) -> Sequence[Any]:
-    """What a step gives, once the other results are in the places of the states that it writes;
-    views of what these were are copies."""
-    given = results[: len(step.gives)]
+    """The values that a step gives. Its other results are in the places of the states that it
+    writes by then; views of what these were are copies."""
+    values = results[: len(step.gives)]
     if not step.news:
-        return given
+        return values
     written = {places[step.states[name]].untyped_storage().data_ptr() for name in step.news}
-    given = tuple(
-        value.clone() if value.untyped_storage().data_ptr() in written else value for value in given
-    )
-    for name, new in zip(step.news, results[len(given) :], strict=True):
+    values = [x.clone() if x.untyped_storage().data_ptr() in written else x for x in values]
+    for name, new in zip(step.news, results[len(values) :], strict=True):
         places[step.states[name]].copy_(new)
-    return given
+    return values
 
 
 def _put_back(

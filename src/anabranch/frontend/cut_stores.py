@@ -32,7 +32,7 @@ INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class StateStore:
     """A section writes a state where it lies. `copy`: the node that it does the work of; `shown`:
     whether all who read the new value in other steps find it in the state's place."""
 
@@ -42,7 +42,7 @@ class Store:
     shown: bool
 
 
-def stores(graph: fx.Graph, states: Mapping[fx.Node, str], runs: Sequence[Run]) -> list[Store]:
+def stores(graph: fx.Graph, states: Mapping[fx.Node, str], runs: Sequence[Run]) -> list[StateStore]:
     """Those of these states, by placeholder, that sections may write."""
     home = {node: number for number, (_, nodes) in enumerate(runs) for node in nodes}
     return [store for state in states for store in _store(graph, state, runs, home)]
@@ -50,7 +50,7 @@ def stores(graph: fx.Graph, states: Mapping[fx.Node, str], runs: Sequence[Run]) 
 
 def _store(
     graph: fx.Graph, state: fx.Node, runs: Sequence[Run], home: Mapping[fx.Node, int]
-) -> Iterator[Store]:
+) -> Iterator[StateStore]:
     copies = [u for u in state.users if u.target is aten.copy_.default and u.args[0] is state]
     new = copies[0].args[1] if len(copies) == 1 and not copies[0].users else None
     if not isinstance(new, fx.Node) or new not in home:
@@ -65,7 +65,7 @@ def _store(
     shown = was.stride() == now.stride() and all(
         user in home and runs[home[user]][0] == "section" for user in others
     )
-    yield Store(state, new, copies[0], shown)
+    yield StateStore(state, new, copies[0], shown)
 
 
 def _nothing_refuses(runs: Sequence[Run], number: int) -> bool:
@@ -102,8 +102,8 @@ def _goes_on(node: fx.Node) -> bool:
     result = node.meta.get("val")
     operands = [operand.meta.get("val") for operand in node.all_input_nodes]
     tensors = [value for value in (result, *operands) if isinstance(value, torch.Tensor)]
-    known = all(type(size) is int for value in tensors for size in value.shape)
-    if not known or not isinstance(result, torch.Tensor):
+    static = all(type(size) is int for value in tensors for size in value.shape)
+    if not static or not isinstance(result, torch.Tensor):
         return False
     arithmetic = ops.info(str(node.target)).kind == "pointwise" and result.is_floating_point()
     return arithmetic or len(tensors) == 1 + len(operands)
