@@ -16,7 +16,8 @@ Small batches are called more often than large ones (with the weight 1 / batch),
 evenly. Plans are chosen from the histogram of the calls' sizes. Every call waits for its results
 and is timed with all that the host does; the systems take turns call by call, after each has seen
 every size: what they compile and record by then is not counted. Of some sizes, drawn by the same
-seed, an exact plan is compiled and called in turn with the plan that answers them.
+seed, an exact plan is compiled and called in turn with the plan that answers them, and that plan
+with a call of its own size (`filled`): what padding adds, and what the step to the next size.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,13 +192,37 @@ def rows(flags: argparse.Namespace) -> Any:
     yield row
     for size in dice.sample(sorted(histogram), min(flags.exact, len(histogram))):
         exact = anabranch.compile(case.model, calls[size], search=flags.search, effort=flags.effort)
+        full = answering_size(fast, size)
+        ways = {
+            "bucket": partial(fast, *calls[size]),
+            "exact": partial(exact, *calls[size]),
+            "filled": partial(fast, *case.call(full)),
+        }
         with torch.no_grad():
-            took = in_turn({"bucket": fast, "exact": exact}, calls[size], device)
-        row["exact"].append({"size": list(size), **took})
-        sums = [sum(ms[way] for ms in row["exact"]) for way in ("bucket", "exact")]
-        row["buckets_beside_exact"] = sums[0] / sums[1]
+            took = in_turn(ways, device)
+        row["exact"].append({"size": list(size), "of": list(full), **took})
+        row["buckets_beside_exact"] = beside_exact(row["exact"], dict.fromkeys(histogram, 1))
+        row["calls_beside_exact"] = beside_exact(row["exact"], histogram)
         del exact
         yield row
+
+
+def answering_size(fast: Any, size: Size) -> Size:
+    """The size of the plan that answers calls of this size: the fastest that is no smaller."""
+    fitting = [
+        e for e in fast.entries if all(n <= full for n, full in zip(size, e.at, strict=True))
+    ]
+    at: Size = min(fitting, key=lambda entry: entry.compilation.cost.us).at
+    return at
+
+
+def beside_exact(timed: Sequence[Mapping[str, Any]], shares: Mapping[Size, float]) -> float:
+    """The times of the plans that there are by those of exact plans, in sum over calls so often."""
+    of = [shares[tuple(ms["size"])] for ms in timed]
+    sums = [
+        sum(n * ms[way] for n, ms in zip(of, timed, strict=True)) for way in ("bucket", "exact")
+    ]
+    return float(sums[0] / sums[1])
 
 
 def arenas(fast: Any) -> float:
@@ -248,18 +274,16 @@ def all_calls(
     return taken
 
 
-def in_turn(
-    systems: dict[str, Callable[..., Any]], call: tuple[Tensor, ...], device: torch.device
-) -> dict[str, float]:
-    """Milliseconds of one call, the median of rounds that visit all."""
-    taken: dict[str, list[float]] = {name: [] for name in systems}
-    for system in systems.values():
-        system(*call)
+def in_turn(ways: Mapping[str, Callable[[], Any]], device: torch.device) -> dict[str, float]:
+    """Milliseconds of one call each, the median of rounds that visit all."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for call in ways.values():
+        call()
     for _ in range(ROUNDS):
-        for name, system in systems.items():
+        for name, call in ways.items():
             settle(device)
             begun = time.perf_counter()
-            system(*call)
+            call()
             settle(device)
             taken[name].append(1e3 * (time.perf_counter() - begun))
     return {name: statistics.median(times) for name, times in taken.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,6 @@ from anabranch.compiled.gradients import (
 from anabranch.compiled.layouts import relaid
 from anabranch.compiled.transforms import check_plain, functions, modes
 from anabranch.errors import TargetError
-from anabranch.frontend.call_readers import Reader
 from anabranch.frontend.memory import (
     StateSpans,
     check_apart,
@@ -39,8 +38,9 @@ from anabranch.options import Options
 TensorAnswer = Callable[..., Any]
 """Of the tensors of a call what the model returns. A plan's takes beside them what runs the plan
 for a padded call, where it is one."""
-CallAnswer = tuple[Reader, TensorAnswer]
-"""How a call is read, and answered."""
+CallAnswer = tuple[Callable[[tuple[Any, ...], Mapping[str, Any]], Any], Callable[..., Any]]
+"""How a call is read, None for one that is another's, and how what was read of it is answered: the
+tensors of a plan's."""
 
 
 def answering(entry: Entry, options: Options) -> TensorAnswer:

@@ -31,10 +31,14 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.relayout import Strides
 from anabranch.ir.trees import with_shapes
 
-FEW_PLANS = 8
+FEW_PLANS = 3
 """Plans that are asked one after the other no later than what sizes a call has is found out."""
 MOST_SIZES = 4096
 """Of which it is remembered how calls are answered; for others it is found out in each call."""
+
+
+_Found = tuple[int, Sequence[Tensor], tuple[int, ...]]
+"""The plan of a call, its tensors and its sizes."""
 
 
 @dataclass(slots=True)
@@ -125,15 +129,16 @@ class Buckets:
         """How a call of any size is read and answered that one plan answers, padded or not."""
         sizes_of, read_form = self.sized.shapes.sizes_of, self.read
 
-        def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Tensor] | None:
+        def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Found | None:
             tensors = read_form(args, kwargs)
             sizes = sizes_of(tensors) if tensors is not None else None
-            return tensors if sizes is not None and type(self._chosen_for(sizes)) is int else None
+            if tensors is None or sizes is None:
+                return None
+            plan = self._chosen_for(sizes)
+            return (plan, tensors, sizes) if type(plan) is int else None
 
-        def answer(tensors: Sequence[Tensor]) -> Any:
-            sizes = sizes_of(tensors)
-            assert sizes is not None, "read before"
-            return self.answered(tensors, sizes)[1]
+        def answer(call: _Found) -> Any:
+            return self._padded(*call)
 
         return read, answer
 

@@ -15,6 +15,7 @@ norms apart, and a norm that is made in one way is read in another.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from anabranch.ir.rule import GlobalScope, Rule
 from anabranch.search.budget import building, pricing
@@ -78,10 +79,14 @@ def _all_that_pays(
         before = now = price(graph)
         for rule, scope in rules:
             for kind in state.finders.kinds(graph, [rule], scope):
-                form = state.finders.applied_globally(graph, [kind], price, until)
-                if form.steps and form.price.us < now.us:
-                    graph, now = form.graph, form.price
-                    steps += form.steps
+                # One price for all places of a kind: of each it would take longer than to build.
+                form = state.finders.applied_globally(graph, [kind], lambda _, was=now: was, until)
+                after = price(form.graph) if form.steps else now
+                if after.us < now.us:
+                    first, *others = form.steps
+                    steps.append(replace(first, after=after))
+                    steps += [replace(step, before=after, after=after) for step in others]
+                    graph, now = form.graph, after
     if until.over():
         state.meter.cut_short()
         return None
