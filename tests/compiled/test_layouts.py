@@ -124,3 +124,25 @@ def test_constants_that_lie_as_an_input_lie_as_it_does_in_each_call(name: str) -
         for lay in LAYOUTS.values():
             result, wanted = fast(lay(x)), model(lay(x))
             assert torch.equal(result, wanted) and result.stride() == wanted.stride()
+
+
+IMAGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
+    "group_norm": lambda x: F.group_norm(x, 2),
+    "padded": lambda x: F.pad(
+        F.pad(x, (1, 1, 1, 1), mode="reflect"), (1, 0, 0, 0), mode="replicate"
+    ),
+    "shuffled": lambda x: F.channel_shuffle(x, 2).roll(1, 2),
+    "in rows": lambda x: F.logsigmoid(x) * F.one_hot((x > 0).long(), 3)[..., 1],
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_operators_on_images_lie_as_on_the_device(name: str) -> None:
+    model, x = IMAGES[name], torch.randn(2, 8, 6, 6)
+    for first in LAYOUTS.values():
+        fast = anabranch.compile(model, (first(x),), **OPTIONS)
+        for lay in LAYOUTS.values():
+            result, wanted = fast(lay(x)), model(lay(x))
+            torch.testing.assert_close(result, wanted)
+            assert result.stride() == wanted.stride()

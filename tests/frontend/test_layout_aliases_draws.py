@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 import anabranch
 from anabranch.errors import InputError
@@ -72,3 +73,45 @@ def test_other_orders_are_taken_where_numbers_are_drawn_in_one() -> None:
     x = torch.randn(4, 6)
     fast = anabranch.compile(of_rows, (x,), **OPTIONS)
     torch.testing.assert_close(seeded(fast, turned(x)), seeded(of_rows, x))
+
+
+def channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+IMAGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
+    "group_norm": lambda x: F.group_norm(x, 2),
+    "reflection_pad2d": lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"),
+    "channel_shuffle": lambda x: F.channel_shuffle(x, 2),
+    "roll": lambda x: x.roll(1, 2),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_channels_that_are_last_are_another_order(name: str) -> None:
+    def model(x: Tensor) -> Tensor:
+        y = IMAGES[name](x)
+        return y + torch.rand_like(y)
+
+    x = torch.randn(2, 8, 6, 6)
+    fast = anabranch.compile(model, (x,), **OPTIONS)
+    with pytest.raises(InputError, match=DRAWN):
+        fast(channels_last(x))
+    fast.add((channels_last(x),))
+    for lie in (channels_last(x), x):
+        torch.testing.assert_close(seeded(fast, lie), seeded(model, lie))
+
+
+@pytest.mark.parametrize("name", ["roll", "channel_shuffle"])
+def test_torch_compile_draws_in_the_order_of_a_value(name: str) -> None:
+    def model(x: Tensor) -> Tensor:
+        y = IMAGES[name](x)
+        return y + torch.rand_like(y)
+
+    x = channels_last(torch.randn(2, 8, 6, 6))
+    torch.compiler.reset()
+    fast = torch.compile(model, backend="anabranch")
+    result, wanted = seeded(fast, x), seeded(model, x)
+    torch.testing.assert_close(result, wanted)
+    assert result.stride() == wanted.stride()

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from anabranch.compiled.entry import Entry
+from anabranch.frontend.relayout import Strides, types_for
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, types
-from anabranch.ir.relayout import Strides, types_for
 from anabranch.ir.task import value_types
 from anabranch.ir.types import TensorType
 
@@ -46,14 +46,14 @@ def relaid(entry: Entry) -> Relaid | None:
     if not watched:
         return None
     compilation, cached = entry.compilation, dict[tuple[Strides, ...], list[Strides | None]]()
-    graph = compilation.captured.graph if compilation is not None else None
+    graph, device = None if compilation is None else compilation.captured.graph, entry.device
     told = [False]
 
     def wanted(tensors: Sequence[Tensor]) -> list[Strides | None]:
         key = tuple(tensor.stride() for tensor in tensors)
         if key in cached:
             return cached[key]
-        inferred = None if graph is None else model_strides(graph, key)
+        inferred = None if graph is None or device is None else model_strides(graph, key, device)
         if inferred is None and not told[0]:
             told[0] = True
             warnings.warn(OTHERWISE.format(name=tasks.name), stacklevel=5)
@@ -82,10 +82,12 @@ def relaid(entry: Entry) -> Relaid | None:
     return relay
 
 
-def model_strides(graph: Graph, input_strides: Sequence[Strides]) -> list[Strides | None] | None:
-    """The strides of the graph's outputs for inputs with these strides, None for an output that has
-    those that it has for the example's; None where they cannot be inferred."""
-    own, table = types(graph), types_for(graph, input_strides)
+def model_strides(
+    graph: Graph, input_strides: Sequence[Strides], device: torch.device
+) -> list[Strides | None] | None:
+    """The strides of the graph's outputs for inputs with these strides on this device, None for an
+    output that has those that it has for the example's; None where they cannot be inferred."""
+    own, table = types(graph), types_for(graph, input_strides, device)
     if table is None:
         return None
     pairs = ((own[ref.name], table[ref.name]) for ref in graph.outputs)

@@ -25,10 +25,10 @@ from anabranch.errors import InputError
 from anabranch.frontend.call_readers import Reader, reader
 from anabranch.frontend.padded_tensors import joined
 from anabranch.frontend.padding_proof import PaddingProof
+from anabranch.frontend.relayout import Strides
 from anabranch.frontend.structure import same_literal
 from anabranch.ir.protocols import RunCall
 from anabranch.ir.refused import Refused
-from anabranch.ir.relayout import Strides
 from anabranch.ir.trees import with_shapes
 
 FEW_PLANS = 3

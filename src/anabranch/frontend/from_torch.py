@@ -105,7 +105,7 @@ def capture(
     name = name_of(_own(module))
     # Weights that were made in inference mode can be exported in it alone.
     inference = any(tensor.is_inference() for tensor in _state(module))
-    with neutral(), under.restored(), torch.inference_mode(inference):
+    with neutral(), under.restored(), torch.inference_mode(inference), own_kernels():
         program, device, detached, changed = _export(
             module, args, kwargs, trace, changed, gradients
         )
@@ -144,7 +144,7 @@ def export_dynamic(
     arguments. CaptureError, in torch's words, where torch.export does not keep them."""
     kwargs = in_order(module, kwargs)
     inference = any(tensor.is_inference() for tensor in _state(module))
-    with neutral(), under.restored(), torch.inference_mode(inference):
+    with neutral(), under.restored(), torch.inference_mode(inference), own_kernels():
         check(module, args, kwargs)
         args, kwargs = apart((args, dict(kwargs)))
         return _exported(module, args, kwargs, dynamic_shapes)[0]
@@ -392,7 +392,7 @@ def _translate(
             tuple(outputs),
             tuple(translation.mutations),
             under.ambient(device, translation.by_default),
-            asked=value_guards(whole, placed, translation.counted),
+            asked=value_guards(whole, placed, translation.counted, device),
             checks=translation.checks,
         ),
         tuple(translation.sources),

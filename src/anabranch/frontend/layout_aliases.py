@@ -20,13 +20,13 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from anabranch.frontend.contiguous_calls import asked_format
+from anabranch.frontend.relayout import Strides, types_for
 from anabranch.frontend.source import origin
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Input, types
 from anabranch.ir.input_guards import InputGuard, What, answer_of
 from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf
-from anabranch.ir.relayout import types_for
 from anabranch.ir.types import TensorType, meta
 
 BY_STRIDES = frozenset(
@@ -35,6 +35,8 @@ BY_STRIDES = frozenset(
 """Operators that give a view or a copy, as strides have it."""
 AT_LEAST = 2
 """Axes longer than one, with which a tensor may lie in several ways."""
+IMAGES = (4, 5)
+"""Axes of tensors whose channels may be last: torch.channels_last, torch.channels_last_3d."""
 
 
 LAYOUTS: tuple[What, What] = ("layout", "order")
@@ -54,12 +56,13 @@ def layout_guards(
 
 
 def value_guards(
-    graph: Graph, leaves: Sequence[Leaf], counted: Mapping[str, str]
+    graph: Graph, leaves: Sequence[Leaf], counted: Mapping[str, str], device: torch.device
 ) -> tuple[InputGuard, ...]:
     """How inputs must lie of which an operator draws random numbers in the order of memory: with
     their axes in the order of the example's, for else a seed would give an element the number of
     another. And those on which it depends how a value lies that the model counts in the memory of:
-    as the example's did. `counted`: the names of such values, and the lines where."""
+    as the example's did. `counted`: the names of such values, and the lines where; `device`: the
+    one that calls run on."""
     asked = list[tuple[str, tuple[int, ...], str, What]]()
     own = types(graph) if counted else {}
     for name, line in counted.items():
@@ -71,27 +74,46 @@ def value_guards(
                 asked.append((like, types(graph)[like].strides, node.origin, "order"))
     guards = list[InputGuard]()
     for value in graph.call_inputs if asked else ():
-        turned = _turned(value.type)
-        if turned is None:
-            continue
-        lie = [turned if other is value else other.type.strides for other in graph.call_inputs]
-        table = types_for(graph, lie)
-        for name, strides, line, what in asked:
-            if table is None or table[name].strides != strides:
-                guards += layout_guards([value], leaves, line, what)
+        for layout in _others(value.type):
+            lie = [layout if other is value else other.type.strides for other in graph.call_inputs]
+            table = types_for(graph, lie, device)
+            changed = _first_changed(table, asked)
+            if changed is not None:
+                guards += layout_guards([value], leaves, *changed)
                 break
     return tuple(guards)
 
 
-def _turned(type: TensorType) -> tuple[int, ...] | None:
-    """The strides of the tensor with its axes the other way round in memory; None where it has not
-    several axes longer than one, and lies in one way."""
+def _first_changed(
+    table: Mapping[str, TensorType] | None, asked: Sequence[tuple[str, Strides, str, What]]
+) -> tuple[str, What] | None:
+    """The line and the question of the first value that lies otherwise by this table, or may."""
+    for name, strides, line, what in asked:
+        if table is None or table[name].strides != strides:
+            return line, what
+    return None
+
+
+def _others(type: TensorType) -> list[Strides]:
+    """Other ways in which the tensor may lie: with its axes the other way round in memory, and with
+    its channels last, in which operators tell images from all others; none where it has not several
+    axes longer than one, and lies in one way."""
     if sum(size > 1 for size in type.shape) < AT_LEAST:
-        return None
-    order = sorted(range(len(type.shape)), key=lambda axis: -type.strides[axis])
-    strides, step = [0] * len(type.shape), 1
+        return []
+    rank = len(type.shape)
+    turned = sorted(range(rank), key=lambda axis: -type.strides[axis])
+    orders = [turned]
+    if rank in IMAGES:
+        orders.append([1, *range(rank - 1, 1, -1), 0])
+    layouts = [_dense(type.shape, order) for order in orders]
+    return [layout for layout in dict.fromkeys(layouts) if layout != type.strides]
+
+
+def _dense(shape: tuple[int, ...], order: Sequence[int]) -> Strides:
+    """The strides of such a tensor without gaps; the axes in this order, the nearest ones first."""
+    strides, step = [0] * len(shape), 1
     for axis in order:
-        strides[axis], step = step, step * max(type.shape[axis], 1)
+        strides[axis], step = step, step * max(shape[axis], 1)
     return tuple(strides)
 
 

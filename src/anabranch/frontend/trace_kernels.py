@@ -6,6 +6,9 @@
 Torch keeps such kernels in its operators, for the whole process. A few of them are others while a
 trace of ours runs, and torch's own again after it. Operators that draw random numbers in place have
 kernels for functionalisation, too, which comes in two kinds: by a dispatch key, and by a mode.
+
+What operators gave for fake tensors torch remembers for the whole process, too. What they give in a
+trace of ours is remembered apart, and forgotten after it.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import torch
 from torch import Tensor
 from torch import _prims_common as prims
 from torch._C import DispatchKey
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 from anabranch.frontend.byte_images import byte_image_kernels
@@ -29,6 +33,7 @@ from anabranch.frontend.ctc_loss import CTC_LOSSES
 from anabranch.frontend.diagonals import fill_diagonal_
 from anabranch.frontend.margin_losses import MARGIN_LOSSES
 from anabranch.frontend.ordered_draws import DRAWN_IN_ROWS, DRAWS, applies, in_rows
+from anabranch.frontend.real_layouts import laying
 from anabranch.frontend.value_checks import one_hot
 
 aten = torch.ops.aten
@@ -53,12 +58,30 @@ LEFT_WHOLE: TraceKernels = {
 """Operators that stay. What torch takes softshrink apart into has zeros of another sign; its own
 results without values are of fixed sizes alone."""
 
+_INFER: Any = FakeTensorMode._dispatch_impl
+"""What says, for torch, what an operator gives for fake tensors."""
 _LOCK: Any = threading.Lock()
 os.register_at_fork(after_in_child=_LOCK._at_fork_reinit)  # whoever held it is not in the child
 _running: list[None] = []
 """One for each trace that runs."""
 _torchs: dict[Any, dict[DispatchKey, Any]] = {}
 """The kernels that torch has, of the operators that have others now."""
+
+
+class _Results(dict[Any, Any]):
+    """What operators gave for fake tensors in traces of ours. `torchs`: in all others. Torch drops
+    results of what is no more (a subgraph, by its address), and must find them here."""
+
+    def __init__(self, torchs: dict[Any, Any]) -> None:
+        super().__init__()
+        self.torchs = torchs
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or key in self.torchs
+
+    def pop(self, key: Any, default: Any = None) -> Any:
+        self.torchs.pop(key, None)
+        return super().pop(key, default)
 
 
 @contextmanager
@@ -82,7 +105,6 @@ def own_kernels() -> Iterator[None]:
 def _own() -> TraceKernels:
     composite = DispatchKey.CompositeImplicitAutograd
     composites: dict[Any, dict[DispatchKey, Callable[..., Any]]] = {
-        aten.one_hot.default: {composite: one_hot},
         aten.cov.default: {composite: cov},
         aten.fill_diagonal_.default: {composite: fill_diagonal_},
     }
@@ -95,6 +117,7 @@ def _own() -> TraceKernels:
         **CTC_LOSSES,
         **byte_image_kernels(),
         **absent,
+        aten.one_hot.default: {composite: one_hot},
         **draws,
         **rows,
     }
@@ -134,9 +157,14 @@ def _install(kernels: TraceKernels) -> None:
             table = operator.python_key_table
             table.setdefault(FunctionalTensorMode, functools.partial(_drawn_in_mode, operator))
         operator._dispatch_cache.clear()
+    FakeTensorMode.cache = _Results(FakeTensorMode.cache)
+    FakeTensorMode._dispatch_impl = laying(_INFER)  # type: ignore[method-assign]
 
 
 def _put_back() -> None:
+    assert isinstance(FakeTensorMode.cache, _Results)
+    FakeTensorMode.cache = FakeTensorMode.cache.torchs
+    FakeTensorMode._dispatch_impl = _INFER  # type: ignore[method-assign]
     for operator, functions in _torchs.items():
         for key in _own()[operator]:
             operator.py_kernels.pop(key, None)

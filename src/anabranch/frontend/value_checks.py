@@ -75,15 +75,16 @@ def is_ordered(node: fx.Node) -> bool:
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
-    """F.one_hot by operators, with the checks that eager makes, as torch 2.13 has it: before, it
-    lost them on its way into a graph."""
+    """F.one_hot by operators, with the checks that eager makes, in rows as eager's. Torch 2.13 has
+    the checks, and lets the result lie as x; before, it lost them on their way into a graph."""
     if num_classes == -1:
         num_classes = x.max().item() + 1  # type: ignore[assignment] # an integer
     torch._assert_async((x >= 0).all(), "one_hot: Class values must be non-negative.")
     few = "one_hot: Class values must be smaller than num_classes."
     torch._assert_async((x < num_classes).all(), few)
     classes = torch.arange(num_classes, dtype=x.dtype, device=x.device)
-    return (x.unsqueeze(-1) == classes).to(torch.int64)
+    is_class = x.unsqueeze(-1) == classes
+    return is_class.to(torch.int64, memory_format=torch.contiguous_format)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,110 @@
+"""Operators of which torch says, where there are no values, that they lie otherwise than they do.
+
+    torch.roll(x, 1, 2)       x in channels_last on a CPU: so is the result; torch says in rows
+    2.0 ** x                  in rows, however x lies; torch says as x
+    torch.copysign(x, y)      as its operands; torch says in rows
+
+Torch computes such a result by one function and infers its strides by another. In our traces it
+lies as it does in eager. That matters wherever strides decide: random numbers are drawn in the
+order of memory, a reshape is a view or a copy, and results of a plan lie as those of the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._prims_common import suggest_memory_format
+from torch._subclasses.fake_tensor import FakeTensor
+
+from anabranch.ir import ops
+
+Lying = Callable[[Tensor, list[Tensor]], Tensor]
+"""A result, without values, in its own strides: from the one that torch infers, and operands."""
+
+
+def _in_rows(result: Tensor, operands: list[Tensor]) -> Tensor:
+    return torch.empty(result.shape, device="meta")
+
+
+def _in_format_of_first(result: Tensor, operands: list[Tensor]) -> Tensor:
+    """In channels_last if the first operand is, else in rows."""
+    format = suggest_memory_format(operands[0])
+    return torch.empty(result.shape, memory_format=format, device="meta")
+
+
+def _as_first(result: Tensor, operands: list[Tensor]) -> Tensor:
+    """As a clone of the first operand."""
+    return torch.empty_like(_bare(operands[0]))
+
+
+def _elementwise(result: Tensor, operands: list[Tensor]) -> Tensor:
+    """As the sum of all operands."""
+    return sum(map(_bare, operands[1:]), _bare(operands[0]) + 0)
+
+
+def _on_cpu(laid: Lying, names: tuple[str, ...]) -> dict[str, Lying]:
+    def on_cpu(result: Tensor, operands: list[Tensor]) -> Tensor:
+        return laid(result, operands) if result.device.type == "cpu" else result
+
+    return dict.fromkeys(names, on_cpu)
+
+
+def laying(infer: Callable[..., Any]) -> Callable[..., Any]:
+    """FakeTensorMode's method that says what an operator gives, with results that lie as eager's.
+    `infer`: torch's."""
+
+    def inferred(mode: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        results = infer(mode, func, types, args, kwargs)
+        laid = LAID.get(func)
+        if laid is None:
+            return results
+        first, *rest = results if isinstance(results, (tuple, list)) else (results,)
+        operands = [arg for arg in args if isinstance(arg, Tensor)]
+        if mode.propagate_real_tensors or not all(map(_plain, (first, *operands))):
+            return results
+        with torch._C._DisableTorchDispatch():
+            strides = laid(first, operands).stride()
+            if strides == first.stride():
+                return results
+            lies = torch.empty_strided(first.shape, strides, dtype=first.dtype, device="meta")
+        lying = FakeTensor(mode, lies, first.device)
+        return (lying, *rest) if isinstance(results, (tuple, list)) else lying
+
+    return inferred
+
+
+def _plain(tensor: Tensor) -> bool:
+    """Whether it has strides, which are numbers."""
+    return tensor.layout is torch.strided and not tensor._has_symbolic_sizes_strides
+
+
+def _bare(tensor: Tensor) -> Tensor:
+    """One number for each of its elements, of any dtype, that lies as it does."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), device="meta")
+
+
+_BY_NAME: Mapping[str, Lying] = {
+    **dict.fromkeys(("isin.Tensor_Tensor", "isin.Tensor_Scalar", "pow.Scalar"), _in_rows),
+    **dict.fromkeys(("nll_loss2d_forward.default", "rrelu_with_noise.default"), _in_rows),
+    "rrelu_with_noise_functional.default": _in_rows,
+    **dict.fromkeys(("index_fill.int_Scalar", "index_fill.int_Tensor"), _as_first),
+    **dict.fromkeys(("copysign.Tensor", "div.Tensor_mode", "floor_divide.default"), _elementwise),
+    **dict.fromkeys(("heaviside.default", "logaddexp.default", "xlogy.Tensor"), _elementwise),
+    **dict.fromkeys(("logical_and.default", "logical_or.default"), _elementwise),
+    **dict.fromkeys(("logical_xor.default", "special_xlog1py.default"), _elementwise),
+    **_on_cpu(_in_rows, ("log_sigmoid_forward.default",)),
+    **_on_cpu(
+        _in_format_of_first,
+        (
+            *("channel_shuffle.default", "max_unpool2d.default", "roll.default"),
+            *("reflection_pad3d.default", "replication_pad3d.default"),
+            *("native_batch_norm.default", "_native_batch_norm_legit_no_training.default"),
+            *("_native_batch_norm_legit.default", "_native_batch_norm_legit.no_stats"),
+        ),
+    ),
+}
+LAID: Mapping[Any, Lying] = {ops.resolve(f"aten.{name}"): laid for name, laid in _BY_NAME.items()}
+"""By operator how its first result lies. That of a GPU's kernels is torch's, where none is said."""
