@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -196,9 +197,47 @@ def test_padding_is_proved_while_warming_and_no_call_captures(
     assert len(made) == 2
 
 
-def test_warming_says_why_calls_are_not_padded(made: list[int]) -> None:
-    with pytest.warns(UserWarning, match=r"run uncompiled: aten\.mean\.dim: it works along"):
-        anabranch.warm(backend(Centred(), dynamic=True), [torch.randn(4, 8)])
+class Halved(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[: x.shape[0] // 2].exp()
+
+
+class Beside(nn.Module):
+    def forward(self, x: Tensor, more: dict[str, Tensor]) -> Tensor:
+        return x.exp() - more["y"].mean(1)
+
+
+class Broken(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return (x * 2).sin() - x.mean(1, keepdim=True)
+
+
+NOT_PADDED: list[tuple[Any, tuple[Any, ...], str]] = [
+    (Centred(), (torch.randn(4, 8),), r"the first axis of x: aten\.mean\.dim: it works along"),
+    (
+        Halved(),
+        (torch.randn(4, 8),),
+        r"the first axis of x: .*a size in it is \(x\.shape\[0\]//2\)",
+    ),
+    (
+        Beside(),
+        (torch.randn(4, 8), {"y": torch.randn(8, 5)}),
+        r"uncompiled: the second axis of more\['y'\]: aten\.mean",
+    ),
+    (Broken(), (torch.randn(4, 8),), r"uncompiled: the second axis of x: aten\.mean"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(NOT_PADDED)))
+def test_warming_says_why_calls_are_not_padded(number: int, made: list[int]) -> None:
+    """By the user's inputs, and not by symbols of torch's."""
+    model, call, words = NOT_PADDED[number]
+    with pytest.warns(UserWarning, match=r"run uncompiled: ") as told:
+        anabranch.warm(backend(model, dynamic=True), [call])
+    text = " ".join(str(each.message) for each in told)
+    assert re.search(words, text)
+    assert not re.search(r"\bs\d+\b", text)
 
 
 def test_calls_that_are_not_padded_are_refused_where_that_is_asked_for(made: list[int]) -> None:

@@ -45,12 +45,14 @@ class DynamicShapes:
     """`extents`: for each tensor of a call, in the order of its leaves, the axes that vary.
     `specialised`: why torch.export does not keep the dimensions, "" if it does; `uneven`: for each
     dimension an operator with a size that is no multiple of it (`n // 2`), "" if there is none; ()
-    where no dimension has one."""
+    where no dimension has one; `symbols`: what torch calls the dimensions, where a graph has them
+    as symbols."""
 
     dimensions: tuple[Dimension, ...]
     extents: tuple[tuple[Extent, ...], ...]
     specialised: str = ""
     uneven: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
 
     def uneven_along(self, dimension: int) -> str:
         """An operator with a size that is no multiple of this dimension; "" if there is none."""
@@ -74,7 +76,7 @@ class DynamicShapes:
     def value_of(self, size: torch.SymInt, sizes: Sequence[int]) -> int | None:
         """What a symbolic size is at these sizes; None if it is no affine function of one."""
         expression = size.node.expr
-        named = {dimension.name: n for dimension, n in zip(self.dimensions, sizes, strict=True)}
+        named = dict(zip(self.symbols, sizes, strict=True))
         free = {symbol: named.get(str(symbol)) for symbol in expression.free_symbols}
         if any(n is None for n in free.values()):
             return None

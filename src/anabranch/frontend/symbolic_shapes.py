@@ -8,6 +8,7 @@ computes is the same program at every size. Where it specialises the model inste
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import sympy
 import torch
 from torch import Tensor, fx, nn
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
@@ -39,6 +41,12 @@ from anabranch.frontend.source import origin
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.trace import Trace
 
+LOCAL = re.compile(r"L\['([A-Za-z]\w*)'\](.*)")
+"""How Dynamo names what is reached by a name of the user's; what it keeps at a graph break begins
+with underscores."""
+UNNAMED = "an axis of a value without a name"
+"""Behind a graph break, say."""
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 SMALL_SIZE = 8
 """Sizes below this are enlarged for the export, which takes 0 and 1, and what `//` makes of small
 numbers, for special cases."""
@@ -99,9 +107,11 @@ def _words(refused: CaptureError) -> str:
 
 def symbolic_shapes(values: Sequence[Any], graph: fx.Graph) -> DynamicShapes | None:
     """What varies in the inputs of a graph with symbolic sizes: `values`, its fake inputs, tensors
-    and numbers. Dimensions are called as the symbols are. None if no tensor's size varies, or one
-    is no affine function of a symbol."""
+    and numbers. Dimensions are called by the user's input and its axis, as far as torch knows of
+    one. None if no tensor's size varies, or one is no affine function of a
+    symbol."""
     symbols: dict[Any, Dimension] = {}
+    in_code: dict[Any, str] = {}
     extents = []
     try:
         for value in values:
@@ -113,19 +123,37 @@ def symbolic_shapes(values: Sequence[Any], graph: fx.Graph) -> DynamicShapes | N
                     continue
                 symbol, times, plus = _affine(size, "")
                 if symbol not in symbols:
-                    ranges = _env(size).var_to_range.get(symbol)
-                    symbols[symbol] = _ranged(ranges, str(symbol))
+                    env = _env(size)
+                    name, in_code[symbol] = _place(env, symbol) or (UNNAMED, str(symbol))
+                    symbols[symbol] = _ranged(env.var_to_range.get(symbol), name)
                 at.append(Extent(axis, list(symbols).index(symbol), times, plus))
             extents.append(tuple(at))
     except OptionError:
         return None
     if not symbols:
         return None
-    return DynamicShapes(tuple(symbols.values()), tuple(extents), "", _uneven(graph, symbols))
+    uneven = _uneven(graph, in_code)
+    return DynamicShapes(
+        tuple(symbols.values()), tuple(extents), "", uneven, tuple(map(str, symbols))
+    )
 
 
 def _env(size: Any) -> Any:
     return size.node.shape_env
+
+
+def _place(env: Any, symbol: Any) -> tuple[str, str] | None:
+    """The input and axis of the user's that a symbol is the size of, as a sentence and as code have
+    them ("the second axis of x", "x.shape[1]"); None where torch knows of none."""
+    for source in env.var_to_sources.get(symbol, ()):
+        held, axis = getattr(source, "base", None), getattr(source, "idx", None)
+        name = getattr(held, "name", None)
+        local = LOCAL.match(name() if callable(name) else name or "")
+        if local is not None and type(axis) is int and str(source.prop).endswith("SIZE"):
+            value = f"{local[1]}{local[2]}"
+            order = ORDINALS[axis] if axis < len(ORDINALS) else f"{axis + 1}th"
+            return f"the {order} axis of {value}", f"{value}.shape[{axis}]"
+    return None
 
 
 def program_shapes(program: ExportedProgram) -> DynamicShapes | None:
@@ -183,9 +211,8 @@ def _read(
             at.append(Extent(axis, list(symbols).index(symbol), times, plus))
         if isinstance(value, Tensor):
             extents.append(tuple(at))
-    return DynamicShapes(
-        tuple(symbols.values()), tuple(extents), "", _uneven(program.graph, symbols)
-    )
+    names = {symbol: dimension.name for symbol, dimension in symbols.items()}
+    return DynamicShapes(tuple(symbols.values()), tuple(extents), "", _uneven(program.graph, names))
 
 
 def _stated(stated: DynamicShapes, tensor: int, axis: int) -> Dimension | None:
@@ -224,16 +251,17 @@ def _ranged(ranges: Any, name: str) -> Dimension:
     return Dimension(name, max(1, int(ranges.lower)), end_of(int(most)) if finite else None)
 
 
-def _uneven(graph: fx.Graph, symbols: Mapping[Any, Dimension]) -> tuple[str, ...]:
+def _uneven(graph: fx.Graph, in_code: Mapping[Any, str]) -> tuple[str, ...]:
     """By dimension an operator with a size that is no polynomial of it: two captures at two sizes
-    would not show what it is at others. () if there is none."""
-    told = dict.fromkeys(symbols, "")
-    names = {symbol: sympy.Symbol(dimension.name) for symbol, dimension in symbols.items()}
+    would not show what it is at others. () if there is none. `in_code`: names of the symbols."""
+    told = dict.fromkeys(in_code, "")
+    names = {symbol: sympy.Symbol(name) for symbol, name in in_code.items()}
     for node in graph.nodes:
         for size in _sizes(node):
-            for symbol in size.free_symbols & symbols.keys():
+            for symbol in size.free_symbols & in_code.keys():
                 if not told[symbol] and not size.is_polynomial(symbol):
-                    told[symbol] = f"{node.target}: a size in it is {size.xreplace(names)}"
+                    called = node.target if isinstance(node.target, OpOverload) else node.name
+                    told[symbol] = f"{called}: a size in it is {size.xreplace(names)}"
                     if where := origin(node):
                         told[symbol] += f" {where if where.startswith('(') else f'({where})'}"
     return tuple(told.values()) if any(told.values()) else ()

@@ -59,7 +59,8 @@ class SymbolicCalls:
                 for number in range(len(sizes))
             ]
             self._calls = SizedCalls(self.shapes, tuple(proofs))
-        return [proof for proof in self._calls.proofs if isinstance(proof, Refused)]
+        pairs = zip(self.shapes.dimensions, self._calls.proofs, strict=True)
+        return [Refused(f"{of.name}: {why}") for of, why in pairs if isinstance(why, Refused)]
 
     def answer(
         self, inputs: Sequence[Any], plans: Mapping[tuple[int, ...], Callable[..., Any]]
