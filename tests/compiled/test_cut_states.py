@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import anabranch
+from anabranch.compiled import cut_plans
 from anabranch.compiled.cuts import CutModel
-from anabranch.errors import CaptureError, InputError
+from anabranch.errors import CaptureError, InputError, NumericsError
 
 QUICK: dict[str, Any] = {"cache_dir": None, "search": "none", "scheduler": "sequential"}
 
@@ -222,6 +223,34 @@ def test_what_fails_has_written_as_little_as_the_model() -> None:
     for one in (model, own):
         one.at.fill_(3)
     follow(fast, own, [rows(), rows()])
+
+
+class Turned(Attending):
+    """One way writes, the other one has nothing to do with states."""
+
+    def forward(self, x: Tensor) -> Any:
+        if x.sum() < 0:
+            return self.layers(self.layers(x).tanh())
+        return super().forward(x)
+
+
+def test_an_example_that_cannot_be_compiled_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = Turned().eval()
+    own = copy.deepcopy(model)
+    fast = compiled(model, rows(-1.0), unseen="refuse")
+
+    def refused(*args: Any) -> None:
+        raise NumericsError("no", "it is a test", "none")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cut_plans, "compare", refused)
+        with pytest.raises(NumericsError):
+            fast.add((rows(),))
+    torch.testing.assert_close(model.state_dict(), own.state_dict())
+    fast.add((rows(),))
+    follow(fast, own, [rows(), rows(-1.0), rows()])
 
 
 class CheckedLater(Attending):

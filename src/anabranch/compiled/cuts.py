@@ -130,6 +130,8 @@ class CutModel(Compiled):
                 )
             except Unseen as unseen:
                 raise _asks_otherwise(unseen.check) from unseen
+            finally:  # plans were compared, in the places of states, which have their values again
+                self._stamp()
             cut_states.learn(self.states, self.model, trace)
             form = self._form(trace, asked, device, seen)
         if not any(same(existing, path) for existing in form.paths):
