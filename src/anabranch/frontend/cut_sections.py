@@ -28,7 +28,7 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.contiguous_calls import LAID
 from anabranch.frontend.cut_answers import by_mask
 from anabranch.frontend.cut_simplify import has_effects
-from anabranch.frontend.cut_stores import stores
+from anabranch.frontend.cut_stores import StateStore, stores
 from anabranch.frontend.cut_trace import CutTrace
 from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.operators import has_random
@@ -223,7 +223,8 @@ def _steps(
         outside = dict.fromkeys(
             used for node in inside for used in node.all_input_nodes if used not in inside
         )
-        ours = [store for store in stored if home[store.new] == number]
+        ours = [store for store in stored if home[store.new] == number and store.part is None]
+        parts = [store for store in stored if home[store.new] == number and store.part is not None]
         states = {
             node: path
             for node, path in {**held, **shown}.items()
@@ -239,7 +240,7 @@ def _steps(
         ]
         news = [store.new for store in ours]
         taken = [*weights, *reads, *states]
-        module = _module(trace.held, kind, taken, inside, [*gives, *news])
+        module = _module(trace.held, kind, taken, inside, [*gives, *news], parts)
         step = CutStep(
             kind,
             module,
@@ -279,15 +280,23 @@ def _module(
     reads: Sequence[fx.Node],
     nodes: Collection[fx.Node],
     gives: Sequence[fx.Node],
+    parts: Sequence[StateStore],
 ) -> fx.GraphModule:
+    """`parts`: what it writes of states, at its end."""
     graph = fx.Graph()
     copy_of: dict[fx.Node, fx.Node] = {}
     for node in reads:
         # `graph.placeholder` writes names otherwise: SelfAttention_q as self_attention_q.
         copy_of[node] = graph.create_node("placeholder", node.name, name=node.name)
         copy_of[node].meta = dict(node.meta)
+    last = {store.new for store in parts}
     for node in nodes:
-        copy_of[node] = graph.node_copy(node, copy_of.__getitem__)
+        if node not in last:
+            copy_of[node] = graph.node_copy(node, copy_of.__getitem__)
+    for store in parts:
+        base, source, *where = fx.map_arg(store.new.args, copy_of.__getitem__)
+        part = graph.call_function(store.part, (base, *where))
+        graph.call_function(torch.ops.aten.copy_.default, (part, source))
     graph.output(tuple(copy_of[node] for node in gives))
     for node in list(graph.nodes) if kind == "eager" else ():
         _reshape(graph, node)

@@ -8,7 +8,10 @@
                                             another way has written nothing
 
 Sections behind it that read the new value find it in the state's place; whoever else reads it gets
-a copy.
+a copy. So may a step that runs as eager does, as its last work, where it writes a part of the state
+at a place that a number tells, and only sections read the new value:
+
+    %k_1 = slice_scatter(%k, %y, 0, %n, %m)  ->   copy_(slice(%k, 0, %n, %m), %y)
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -28,18 +32,24 @@ from anabranch.ir.ops import packet_name
 aten = torch.ops.aten
 Run = tuple[str, list[fx.Node]]
 """Whether the nodes are a section or run as eager does, and the nodes."""
+PARTS: dict[str, Any] = {
+    "aten.slice_scatter.default": aten.slice.Tensor,
+    "aten.select_scatter.default": aten.select.int,
+}
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class StateStore:
-    """A section writes a state where it lies. `copy`: the node that it does the work of; `shown`:
-    whether all who read the new value in other steps find it in the state's place."""
+    """A step writes a state where it lies. `copy`: the node that it does the work of; `shown`:
+    whether all who read the new value in other steps find it in the state's place; `part`: what
+    gives the part of the state that is written, where the step runs as eager does."""
 
     state: fx.Node
     new: fx.Node
     copy: fx.Node
     shown: bool
+    part: Any = None
 
 
 def stores(graph: fx.Graph, states: Mapping[fx.Node, str], runs: Sequence[Run]) -> list[StateStore]:
@@ -57,20 +67,38 @@ def _store(
         return
     number = home[new]
     was, now = state.meta["val"], new.meta["val"]
-    if runs[number][0] != "section" or (was.shape, was.dtype) != (now.shape, now.dtype):
+    part = None if runs[number][0] == "section" else _part(state, new)
+    if (was.shape, was.dtype) != (now.shape, now.dtype):
         return
     if not _nothing_refuses(runs, number) or _read_after(graph, state, copies[0], number, runs):
         return
-    others = [u for u in new.users if u is not copies[0] and home.get(u, number + 1) != number]
+    if part is None and runs[number][0] == "eager":
+        return
+    others = [
+        user
+        for user in new.users
+        if user is not copies[0] and (part is not None or home.get(user, number + 1) != number)
+    ]
     shown = was.stride() == now.stride() and all(
         user in home and runs[home[user]][0] == "section" for user in others
     )
-    yield StateStore(state, new, copies[0], shown)
+    if shown or part is None:
+        yield StateStore(state, new, copies[0], shown, part)
+
+
+def _part(state: fx.Node, new: fx.Node) -> Any:
+    """The operator that gives the part of the state that a new value differs in, of what is written
+    there; None where it does not differ so."""
+    if str(new.target) not in PARTS or new.args[0] is not state or new.kwargs:
+        return None
+    source = new.args[1]
+    fresh = isinstance(source, fx.Node) and source.op == "call_function" and not _is_view(source)
+    return PARTS[str(new.target)] if fresh else None
 
 
 def _nothing_refuses(runs: Sequence[Run], number: int) -> bool:
     """Whether a call that has come to this section goes this way to its end."""
-    here = runs[number][1]
+    here = runs[number][1] if runs[number][0] == "section" else []  # which writes at its end
     behind = [(kind, node) for kind, nodes in runs[number + 1 :] for node in nodes]
     return (
         not any(packet_name(str(node.target)) in CHECKS for node in here)
@@ -122,7 +150,7 @@ def _read_after(
             continue
         place = home.get(node, len(runs))
         views = any(base is not state and home[base] < number for base in bases)
-        if place > number or (place == number and views):
+        if place > number or (place == number and views and runs[number][0] == "section"):
             return True
         if _is_view(node) and runs[place][0] == "eager":
             aliases.add(node)
