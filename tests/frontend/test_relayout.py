@@ -32,6 +32,8 @@ MODELS: dict[str, Callable[[Tensor], Tensor]] = {
     "reflection_pad2d": lambda x: F.pad(x, (1, 1, 2, 2), mode="reflect"),
     "replication_pad2d": lambda x: F.pad(x, (1, 1, 2, 2), mode="replicate"),
     "roll": lambda x: x.roll((1, 2), (2, 3)),
+    "roll by nothing": lambda x: x.roll((1, 0), (1, 2)),
+    "roll of all": lambda x: x.roll(1),
     "max_unpool2d": lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), [2, 2]),
     "logsigmoid": F.logsigmoid,
     "rrelu": F.rrelu,

@@ -16,38 +16,59 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch import _prims_common as prims
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from anabranch.ir import ops
 
-Lying = Callable[[Tensor, list[Tensor]], Tensor]
-"""A result, without values, in its own strides: from the one that torch infers, and operands."""
+Lying = Callable[..., Tensor]
+"""lying(result, *args, **kwargs): a result, without values, in its own strides; from the one that
+torch infers, and what the operator is called with."""
 
 
-def _in_rows(result: Tensor, operands: list[Tensor]) -> Tensor:
+def _in_rows(result: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return torch.empty(result.shape, device="meta")
 
 
-def _in_format_of_first(result: Tensor, operands: list[Tensor]) -> Tensor:
+def _in_format_of_first(result: Tensor, first: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """In channels_last if the first operand is, else in rows."""
-    format = suggest_memory_format(operands[0])
+    format = suggest_memory_format(first)
     return torch.empty(result.shape, memory_format=format, device="meta")
 
 
-def _as_first(result: Tensor, operands: list[Tensor]) -> Tensor:
+def _as_first(result: Tensor, first: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """As a clone of the first operand."""
-    return torch.empty_like(_bare(operands[0]))
+    return _elementwise(result, first)
 
 
-def _elementwise(result: Tensor, operands: list[Tensor]) -> Tensor:
+def _elementwise(result: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """As the sum of all operands."""
-    return sum(map(_bare, operands[1:]), _bare(operands[0]) + 0)
+    operands = [arg for arg in args if isinstance(arg, Tensor)]
+    bare = [*map(_bare, operands)]
+    if not any(map(_varies, operands)):
+        return sum(bare[1:], bare[0] + 0)
+    alike: Any = torch.broadcast_tensors(*bare)  # type: ignore[no-untyped-call]
+    strides: Any = prims.compute_elementwise_output_strides(*alike)
+    return torch.empty_strided(result.shape, strides, device="meta")
+
+
+def _as_two_parts(result: Tensor, first: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
+    """As its parts lie that a roll joins, dimension by dimension: in rows where one is empty."""
+    rolled = _bare(first if dims else result.contiguous())
+    for shift, dim in zip(shifts, dims, strict=False):
+        size = rolled.shape[dim]
+        start = (size - shift) % size if size else 0
+        rolled = torch.cat(
+            [rolled.narrow(dim, start, size - start), rolled.narrow(dim, 0, start)], dim
+        )
+    return rolled
 
 
 def _on_cpu(laid: Lying, names: tuple[str, ...]) -> dict[str, Lying]:
-    def on_cpu(result: Tensor, operands: list[Tensor]) -> Tensor:
-        return laid(result, operands) if result.device.type == "cpu" else result
+    def on_cpu(result: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return laid(result, *args, **kwargs) if result.device.type == "cpu" else result
 
     return dict.fromkeys(names, on_cpu)
 
@@ -63,11 +84,11 @@ def laying(infer: Callable[..., Any]) -> Callable[..., Any]:
             return results
         first, *rest = results if isinstance(results, (tuple, list)) else (results,)
         operands = [arg for arg in args if isinstance(arg, Tensor)]
-        if mode.propagate_real_tensors or not all(map(_plain, (first, *operands))):
+        if mode.propagate_real_tensors or not all(map(_is_asked, (first, *operands))):
             return results
         with torch._C._DisableTorchDispatch():
-            strides = laid(first, operands).stride()
-            if strides == first.stride():
+            strides = laid(first, *args, **kwargs).stride()
+            if not _varies(first) and strides == first.stride():
                 return results
             lies = torch.empty_strided(first.shape, strides, dtype=first.dtype, device="meta")
         lying = FakeTensor(mode, lies, first.device)
@@ -76,14 +97,23 @@ def laying(infer: Callable[..., Any]) -> Callable[..., Any]:
     return inferred
 
 
-def _plain(tensor: Tensor) -> bool:
-    """Whether it has strides, which are numbers."""
-    return tensor.layout is torch.strided and not tensor._has_symbolic_sizes_strides
+def _is_asked(tensor: Tensor) -> bool:
+    """Whether it has strides, which are numbers, or symbols with a guard on what is said of them:
+    torch.compile has those. Where torch.export has symbols, no layout is asked."""
+    if tensor.layout is not torch.strided:
+        return False
+    if not _varies(tensor):
+        return True
+    return not (torch.compiler.is_exporting() or free_unbacked_symbols(tensor))
 
 
 def _bare(tensor: Tensor) -> Tensor:
     """One number for each of its elements, of any dtype, that lies as it does."""
     return torch.empty_strided(tensor.shape, tensor.stride(), device="meta")
+
+
+def _varies(tensor: Tensor) -> bool:
+    return bool(tensor._has_symbolic_sizes_strides)
 
 
 _BY_NAME: Mapping[str, Lying] = {
@@ -96,10 +126,11 @@ _BY_NAME: Mapping[str, Lying] = {
     **dict.fromkeys(("logical_and.default", "logical_or.default"), _elementwise),
     **dict.fromkeys(("logical_xor.default", "special_xlog1py.default"), _elementwise),
     **_on_cpu(_in_rows, ("log_sigmoid_forward.default",)),
+    **_on_cpu(_as_two_parts, ("roll.default",)),
     **_on_cpu(
         _in_format_of_first,
         (
-            *("channel_shuffle.default", "max_unpool2d.default", "roll.default"),
+            *("channel_shuffle.default", "max_unpool2d.default"),
             *("reflection_pad3d.default", "replication_pad3d.default"),
             *("native_batch_norm.default", "_native_batch_norm_legit_no_training.default"),
             *("_native_batch_norm_legit.default", "_native_batch_norm_legit.no_stats"),

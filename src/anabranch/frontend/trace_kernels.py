@@ -101,6 +101,21 @@ def own_kernels() -> Iterator[None]:
                 _put_back()
 
 
+@contextmanager
+def symbols_apart(shapes: Any) -> Iterator[None]:
+    """Within `own_kernels`, what operators gave for fake tensors with these symbols (a ShapeEnv) is
+    remembered apart, too."""
+    if shapes is None:
+        yield
+        return
+    torchs = shapes.fake_tensor_cache
+    shapes.fake_tensor_cache = {}
+    try:
+        yield
+    finally:
+        shapes.fake_tensor_cache = torchs
+
+
 @functools.cache
 def _own() -> TraceKernels:
     composite = DispatchKey.CompositeImplicitAutograd

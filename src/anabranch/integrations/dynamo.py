@@ -47,7 +47,7 @@ from anabranch.frontend.idle_dropout import leave_out_idle_dropout
 from anabranch.frontend.memory import lie_alike, sharing, storages
 from anabranch.frontend.strided import STRIDED
 from anabranch.frontend.surroundings import defaults, surroundings
-from anabranch.frontend.trace_kernels import own_kernels
+from anabranch.frontend.trace_kernels import own_kernels, symbols_apart
 from anabranch.integrations.double_backward import twice_refused
 from anabranch.integrations.symbolic import SymbolicCalls
 from anabranch.integrations.tokens import beside_tokens, without_first_inputs, without_tokens
@@ -139,7 +139,13 @@ def anabranch_backend(
         keep_inference_input_mutations=False,
     )
     # `call_forms` reads the first version.
-    with own_kernels(), inductor_config.patch(enable_auto_functionalized_v2=False):
+    context = TracingContext.try_get()
+    shapes = context.fake_mode.shape_env if context is not None and context.fake_mode else None
+    with (
+        own_kernels(),
+        symbols_apart(shapes),
+        inductor_config.patch(enable_auto_functionalized_v2=False),
+    ):
         compiled: Callable[..., Any] = backend(module, example_inputs)
     if trained[0]:
         compiled = twice_refused(compiled)
@@ -349,7 +355,8 @@ class _Lazy:
     def _captured(self, arguments: list[Any]) -> Captured:
         graph = self.graph
         if self.counted or any(not isinstance(value, Tensor) for value in arguments):
-            graph = make_fx(graph, tracing_mode="fake")(*arguments)
+            with own_kernels():
+                graph = make_fx(graph, tracing_mode="fake")(*arguments)
             _drop_unread_results(graph)
         self.names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
         constants = {self.names[i]: arguments[i].detach() for i in self.static}

@@ -26,6 +26,7 @@ from anabranch.compiled.calls import Compiled
 from anabranch.errors import InputError
 from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.surroundings import defaults
+from anabranch.frontend.trace_kernels import own_kernels
 from anabranch.integrations.views import Passed, ResultViews
 from anabranch.options import Options
 from anabranch.targets import resolve
@@ -120,7 +121,8 @@ class TrainingPass:
     def _compile(self, arguments: list[Any], free: list[Any]) -> Compiled:
         graph = self.passed.graph
         if any(not isinstance(value, Tensor) for value in arguments):
-            graph = make_fx(graph, tracing_mode="fake")(*arguments)
+            with own_kernels():
+                graph = make_fx(graph, tracing_mode="fake")(*arguments)
         fixed = {*self.fixed}
         names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
         places = {names[i]: arguments[i].detach() for i in fixed}

@@ -157,7 +157,7 @@ def _batch_norm(builder: Builder, node: Node) -> Ref | None:
     arguments = ops.arguments(node)
     if arguments.get("training") is True or arguments["running_mean"] is None:
         return None
-    return builder.instead(
+    norm = builder.instead(
         node,
         "aten.batch_norm.default",
         *(arguments[key] for key in ("input", "weight", "bias", "running_mean", "running_var")),
@@ -166,6 +166,10 @@ def _batch_norm(builder: Builder, node: Node) -> Ref | None:
         arguments["eps"],
         True,
     )
+    if node.types[0].contiguous and not builder.facts.types[norm.name].contiguous:
+        # A CPU's norm lies in rows. Random numbers that are drawn like it depend on that.
+        return builder.call("aten.clone.default", norm, memory_format=torch.contiguous_format)
+    return norm
 
 
 def _addmm(builder: Builder, node: Node) -> Ref | None:
