@@ -198,6 +198,43 @@ def test_a_number_that_all_rows_share_is_drawn_once(model: Any) -> None:
     assert not proof(model, X).apart
 
 
+class Writing(nn.Module):
+    """Leaves what `run` gives in its buffer."""
+
+    def __init__(self, run: Callable[..., torch.Tensor], shape: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.run, self.last = run, LAST
+        self.register_buffer("left", torch.zeros(shape))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.left.copy_(self.run(x))  # type: ignore[operator] # a buffer
+        return x.exp()
+
+
+def test_states_without_rows_are_harmless_and_never_written_in_pieces() -> None:
+    assert proof(nn.ReLU(), X).apart
+    for run in (lambda x: x[0, 0, 0] + 1, lambda x: x.sum(), lambda x: torch.tensor(2.0)):
+        found = proof(Writing(run), X)
+        assert not found.apart
+        check(nn.ReLU(), found, [[(0, 1, 1)]], X)
+    assert any(proof(Writing(lambda x: x.sum()), X).zeros)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Writing(lambda x: LAST(x)[1][0], (1, 4, 5)), "writes to left, and padding"),
+        (Writing(lambda x: x.mean()), "works along"),
+        (Writing(lambda x: x.abs().max()), "padding is not"),
+        (Writing(lambda x: x[-1, 0, 0]), "from the last"),
+    ],
+)
+def test_states_that_are_made_of_padding(model: nn.Module, words: str) -> None:
+    """Also by an operator for which copies of a row do, where only a check reads it."""
+    with pytest.raises(UnprovenError, match=words):
+        proof(model, X)
+
+
 def causal(x: torch.Tensor) -> torch.Tensor:
     """By hand: a triangle of -inf on the scores."""
     scores = x @ x.transpose(1, 2)

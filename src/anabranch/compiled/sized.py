@@ -38,6 +38,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.refused import Refused
 from anabranch.ir.tolerances import relative_error
 from anabranch.ir.types import once, type_of
+from anabranch.targets.places import kept
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job, calling_of
 from anabranch.tuning.verify.plan import EAGER_TOLERANCE
@@ -239,17 +240,18 @@ def _proved(job: Job, shapes: DynamicShapes, number: int) -> PaddingProof | Refu
         sizes = (dimension.most - 1, dimension.most)
     if sizes[0] < dimension.least:
         return Refused("it has one size alone")
+    states: dict[str, Tensor] = {}
+    capture = partial(_captured, job, shapes, states=states)
     try:
-        proof = proof_along(shapes, call_sizes, number, sizes, partial(_captured, job, shapes))
+        proof = proof_along(shapes, call_sizes, number, sizes, capture)
     except UnprovenError as unproven:
         return Refused(str(unproven))
     except AnabranchError as failed:
         return Refused(f"with other sizes: {failed.what}: {failed.why}")
     if sizes[0] < proof.least:
         return Refused(f"a call has {proof.least} rows at least")
-    return _compared(
-        job, SizedCalls(shapes, _only(shapes, number, proof)), call_sizes, number, sizes[1]
-    )
+    sized = SizedCalls(shapes, _only(shapes, number, proof))
+    return _compared(job, sized, call_sizes, number, sizes[1], [*states.values()])
 
 
 def proof_along(
@@ -341,21 +343,33 @@ def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
 
 
-def _captured(job: Job, shapes: DynamicShapes, sizes: Sequence[int]) -> Captured:
+def _captured(
+    job: Job, shapes: DynamicShapes, sizes: Sequence[int], states: dict[str, Tensor]
+) -> Captured:
+    """The model's graph at these sizes; notes its tensors that are states."""
     args, kwargs = shapes.resized(job.args, dict(job.kwargs), sizes)
     calling = replace(calling_of(job), fake=True)
-    return capture_model(job.model, args, kwargs, job.cache, job.trace, calling)[0]
+    captured = capture_model(job.model, args, kwargs, job.cache, job.trace, calling)[0]
+    held = captured.graph.states
+    states.update({state.path: state.value for state in held if state.value is not None})
+    return captured
 
 
 def _compared(
-    job: Job, sized: SizedCalls, call_sizes: Sequence[int], number: int, full: int
+    job: Job,
+    sized: SizedCalls,
+    call_sizes: Sequence[int],
+    number: int,
+    full: int,
+    states: Sequence[Tensor],
 ) -> PaddingProof | Refused:
-    """The proof, if the model itself agrees: few rows alone, and with padding."""
+    """The proof, if the model itself agrees: few rows alone, and with padding. `states`: what it
+    writes to, which is as it was afterwards."""
     proof, dimension = sized.proofs[number], sized.shapes.dimensions[number]
     assert isinstance(proof, PaddingProof)
     for few in sorted({max(dimension.least, proof.least), max(dimension.least, full - 1)}):
         sizes, whole = _with(call_sizes, number, few), _with(call_sizes, number, full)
-        if (differs := _differs(job, sized, sizes, whole)) and few > 1:
+        if (differs := _differs(job, sized, sizes, whole, states)) and few > 1:
             return Refused(f"with {few} rows {differs}")
         if differs:
             job.trace.add("refused", "capture", dimension.name, f"a single row: {differs}")
@@ -364,7 +378,11 @@ def _compared(
 
 
 def _differs(
-    job: Job, sized: SizedCalls, sizes: Sequence[int], full: Sequence[int]
+    job: Job,
+    sized: SizedCalls,
+    sizes: Sequence[int],
+    full: Sequence[int],
+    states: Sequence[Tensor],
 ) -> Refused | None:
     """What is wrong with a padded call of the model itself; None if nothing is."""
     args, kwargs = sized.shapes.resized(job.args, dict(job.kwargs), sizes)
@@ -374,11 +392,13 @@ def _differs(
         [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in leaves], tree
     )
     try:
-        want, got = _called(job, args, kwargs), _called(job, *more)
+        want, left = _called(job, args, kwargs, states)
+        got, others = _called(job, more[0], more[1], states)
     except Exception as failed:  # whatever the user's model raises
         first = (str(failed).strip() or type(failed).__name__).splitlines()[0]
         return Refused(f"the model refuses: {first}")
     alike = len(want) == len(got) and alike_results(want, sized.cut(got, sizes, full))
+    alike = alike and alike_results(left, others)
     return None if alike else Refused("the model makes something else of them alone")
 
 
@@ -395,6 +415,13 @@ def alike_results(want: Sequence[Any], got: Sequence[Any]) -> bool:
     return alike
 
 
-def _called(job: Job, args: Any, kwargs: Any) -> list[Any]:
-    with torch.no_grad(), unchanged(job.model, args, kwargs), job.surroundings.restored():
-        return pytree.tree_leaves(job.model(*args, **kwargs))
+def _called(
+    job: Job, args: Any, kwargs: Any, states: Sequence[Tensor]
+) -> tuple[list[Any], list[Tensor]]:
+    """The model's results, and what it leaves in these tensors, which get their values back."""
+    with kept(states), torch.no_grad(), unchanged(job.model, args, kwargs):
+        with job.surroundings.restored():
+            leaves = pytree.tree_leaves(job.model(*args, **kwargs))
+        if states:  # of which results may be views
+            leaves = [x.clone() if isinstance(x, Tensor) else x for x in leaves]
+        return leaves, [state.detach().clone() for state in states]

@@ -14,6 +14,10 @@ model does in Python with the size (`x / len(x)`) is a number that differs, and 
     rows of a batch                apart: a row of a result depends on the same row of inputs alone,
                                    and not on its number
     a sequence, masked or causal   not apart, and padding is harmless all the same
+
+What a model writes to its states is a result like all others, but for one thing: it stays as it is,
+and nobody cuts padding off it. So it has no rows: a counter, a sum of what is 0 in padding. A model
+with states is never called for a part of a call.
 """
 
 from __future__ import annotations
@@ -70,8 +74,8 @@ class PaddingProof:
     """Padding along one dynamic axis is harmless. `zeros`: for each tensor of a call whether it is
     padded with zeros; else with copies of its last row. `results`: for each leaf of the result
     where it has rows. `least`: rows that a call has at least. `apart`: rows do not meet, none
-    depends on its number, and they share no drawn number, so a call may also be answered in
-    pieces. `true_masks`: truth values are padded with True in place of zeros."""
+    depends on its number, they share no drawn number, and nothing is written, so a call may also be
+    answered in pieces. `true_masks`: truth values are padded with True in place of zeros."""
 
     zeros: tuple[bool, ...]
     results: tuple[tuple[RowAxis, ...], ...]
@@ -87,10 +91,7 @@ def padding_proof(
     `rows`: for each tensor of a call where it has rows. Masks are padded with zeros where copies
     of the last row would not do, or with True. UnprovenError if they would not do either."""
     first: UnprovenError | None = None
-    if captured.graph.states:
-        path = captured.graph.states[0].path
-        raise UnprovenError(f"the model writes to {path}, and padding would be written, too")
-    for zeros, true_masks in _paddings([value.type for value in captured.graph.inputs], rows):
+    for zeros, true_masks in _paddings([value.type for value in captured.graph.call_inputs], rows):
         try:
             return _PaddingWalk(captured, other, sizes).proof(rows, zeros, true_masks)
         except UnprovenError as unproven:
@@ -147,7 +148,13 @@ class _PaddingWalk:
             self._declare(constant.name, constant.type, constant.type)
             if constant.type.numel == 1 and not constant.source and constant.value is not None:
                 self.numbers.content[constant.name] = constant.value.item()
-        for value, same, at, zero in zip(graph.inputs, twin.inputs, rows, zeros, strict=True):
+        count = len(graph.call_inputs)
+        for state, other in zip(graph.inputs[count:], twin.inputs[count:], strict=True):
+            self._declare(state.name, state.type, other.type)
+            if state.type != other.type:
+                raise UnprovenError(f"the state {state.name} has another size for another size")
+        inputs = graph.call_inputs, twin.call_inputs
+        for value, same, at, zero in zip(*inputs, rows, zeros, strict=True):
             self._declare(value.name, value.type, same.type)
             fill = (true_masks if value.type.dtype == torch.bool else 0) if zero else None
             axes = tuple(PaddedAxis(*row_axis, fill=fill) for row_axis in at)
@@ -166,8 +173,9 @@ class _PaddingWalk:
 
     def _only_checked(self) -> set[str]:
         """The nodes computed for nothing but the checks that the model makes of values."""
-        leaves = self.first.signature.outputs
+        leaves, graph = self.first.signature.outputs, self.first.graph
         read = {leaf.ref.name for leaf in leaves if leaf.ref is not None}
+        read.update(graph.outputs[state.output].name for state in graph.states)
         checked = set[str]()
         for node in reversed(self.first.graph.nodes):
             if read.isdisjoint(node.results):
@@ -175,6 +183,18 @@ class _PaddingWalk:
             else:
                 read.update(node.uses)
         return checked
+
+    def _check_states(self) -> None:
+        """What is left in states has no padding."""
+        graph = self.first.graph
+        origins = {name: node.origin for node in graph.nodes for name in node.results}
+        for state in graph.states:
+            new = graph.outputs[state.output].name
+            if new in self.axes or new in self.spoiled:
+                raise UnprovenError(
+                    f"the model writes to {state.path}, and padding would be written, too",
+                    origins.get(new, ""),
+                )
 
     def _check_checks(self, zeros: tuple[bool, ...]) -> None:
         """A check may hold of the rows of a call and not of zeros."""
@@ -185,7 +205,8 @@ class _PaddingWalk:
 
     def _proved(self, zeros: tuple[bool, ...]) -> PaddingProof:
         self._check_checks(zeros)
-        results, apart = [], not self.draws
+        self._check_states()
+        results, apart = [], not self.draws and not self.first.graph.states
         for leaf in self.first.signature.outputs:
             name = leaf.ref.name if leaf.ref is not None else ""
             if name in self.spoiled:
@@ -418,6 +439,8 @@ def _differ(captured: Captured, other: Captured) -> bool:
         or captured.signature.inputs != other.signature.inputs
         or captured.signature.outputs != other.signature.outputs
         or captured.signature.checks != other.signature.checks
+        or [(state.path, first.outputs[state.output]) for state in first.states]
+        != [(state.path, second.outputs[state.output]) for state in second.states]
     )
 
 
