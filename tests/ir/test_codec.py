@@ -126,6 +126,7 @@ SAMPLES = (
 )
 """One of each noun that is kept."""
 NOT_KEPT = {
+    "call_padding": "of one call",
     "codec": "how they are kept",
     "conditions": "a table of functions",
     "CtcTargets": "tensors of one call",
