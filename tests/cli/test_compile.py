@@ -140,7 +140,7 @@ def test_options_reach_the_compiler(cli: Callable[..., Any], model: str) -> None
     words += ["--effort", "fast"]
     facts: dict[str, Any] = cli("compile", model, "--target", "cpu", *words, "--json", "-").json
     assert facts["options"]["scheduler"] == "ios" and facts["options"]["budget"] == 20
-    assert (facts["options"]["effort"], facts["options"]["search"]) == ("fast", "none")
+    assert (facts["options"]["effort"], facts["options"]["search"]) == ("fast", "at-once")
     assert facts["options"]["max_groups"] == 2 and facts["options"]["max_group_size"] == 1
 
 

@@ -52,6 +52,7 @@ START = Calibration(
     sharing=0.2,
     arithmetic=0.6,
     cold=2.0,
+    hidden_us=1.0,
 )
 """Where the search begins: a step of a chain in a CUDA graph takes about 1 us on an H200, a branch
 0.3 to 0.6; the rest are middling guesses."""

@@ -60,6 +60,7 @@ PARAMETERS: dict[str, tuple[float, float, float]] = {
     "bandwidth": (0.1, 3.0, 0.2),
     "arithmetic": (0.1, 1.0, 0.2),
     "cold": (0.0, 10.0, 0.8),
+    "hidden_us": (0.0, 10.0, 0.4),
 }
 """What is fitted: least, most, first step."""
 

@@ -101,7 +101,7 @@ def kernels_of(
         body = own - lead
         moved = min(demand.moved_us, demand.us)  # of a table of embeddings little is read
         awaited = moved if demand.awaited_us is None else min(demand.awaited_us, moved)
-        late = cold * awaited if preds else 0.0
+        late = cold * _not_hidden(awaited, calibration.hidden_us) if preds else 0.0
         at_once = spec.sms * demand.per_sm
         ctas = max(1, demand.ctas)
         ctas = math.ceil(ctas / max(1, math.ceil(ctas / (at_once * TURNS))))
@@ -120,3 +120,8 @@ def kernels_of(
         kernels.cover.append(min(1.0, resident / spec.sms) / resident)
         kernels.bound.append(demand.bound)
     return kernels
+
+
+def _not_hidden(traffic_us: float, hidden_us: float) -> float:
+    """What of a task's traffic it waits for, both in microseconds at the peak rate."""
+    return traffic_us / (1.0 + traffic_us / hidden_us) if hidden_us else traffic_us

@@ -27,7 +27,10 @@ class Calibration:
     0 not at all, 1 to half beside one. `bandwidth`, `arithmetic`: the parts of the peak rates at
     which those that run together begin to slow down; of bandwidth more than 1, where the cache
     serves. `cold`: how long a task waits in a network for what it finds at hand when it is timed
-    alone, in times of its traffic at the peak rate. `origin`: where the numbers come from."""
+    alone, in times of its traffic at the peak rate. `hidden_us`: of that traffic, of which half is
+    waited for: the more there is, the more of it comes while a task computes with the rest, and it
+    never waits longer than `cold * hidden_us`; 0 where nothing is hidden. `origin`: where the
+    numbers come from."""
 
     start_us: float = 0.0
     end_us: float = 0.0
@@ -43,4 +46,5 @@ class Calibration:
     bandwidth: float = 1.0
     arithmetic: float = 1.0
     cold: float = 0.0
+    hidden_us: float = 0.0
     origin: str = ""

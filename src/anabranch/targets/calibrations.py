@@ -24,7 +24,8 @@ CALIBRATIONS: dict[tuple[int, int], Calibration] = {
         sharing=0.41,
         bandwidth=3.0,
         arithmetic=0.55,
-        cold=2.27,
+        cold=4.0,
+        hidden_us=0.75,
         origin="NVIDIA H200, fp16, batch 1, 2026-11-22",
     ),
 }
