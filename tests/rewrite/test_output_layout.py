@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.rewrite.graphs import equal, read
 
-from anabranch.ir.graph import Graph
-from anabranch.rewrite.output_layout import as_promised
+from anabranch.ir.graph import Graph, types
+from anabranch.rewrite.output_layout import as_promised, with_readers_kept
 
 HEAD = "graph g {\n  input %x: f32[2,6]\n"
 BEFORE = read(
@@ -59,6 +59,30 @@ def test_who_depends_on_strides_refuses() -> None:
     assert as_promised(before, before) is before
     with pytest.raises(ValueError, match="must find %a as it was"):
         as_promised(after, before)
+
+
+def test_who_depends_on_strides_gets_a_copy_behind_passes() -> None:
+    before, after = strided("{1,4}", True), strided("", True)
+    found = equal(before, with_readers_kept(after, before))
+    assert [node.op.split(".")[1] for node in found.nodes].count("clone") == 1
+    assert with_readers_kept(before, before) is before
+
+
+def drawing(lies: str, made: str) -> Graph:
+    return read(
+        f"graph g {{\n  input %x: f32[2,3,4,5]{{60,1,15,3}}\n  %a: f32[2,3,4,5]{lies} = {made}\n"
+        f"  %r: f32[2,3,4,5]{lies} = aten.rand_like.default(%a)\n"
+        "  %out: f32[2,3,4,5] = aten.add.Tensor(%r, %x)\n  return %out\n}"
+    )
+
+
+def test_who_draws_in_the_order_of_memory_gets_a_copy_too() -> None:
+    """A pass has left rows where there was channels_last: the draw finds that, and gives it."""
+    before = drawing("{60,1,15,3}", "aten.relu.default(%x)")
+    after = drawing("", "aten.clone.default(%x, memory_format=torch.contiguous_format)")
+    found = with_readers_kept(after, before)
+    (draw,) = (node for node in found.nodes if node.op == "aten.rand_like.default")
+    assert types(found)[draw.uses[0]].strides == draw.type.strides == (60, 1, 15, 3)
 
 
 def test_strides_that_no_copy_makes() -> None:

@@ -16,6 +16,7 @@ from functools import partial
 from anabranch.ir.graph import Graph
 from anabranch.ir.pass_runner import Pass, Stepper
 from anabranch.options import Options
+from anabranch.rewrite.output_layout import with_readers_kept
 from anabranch.rewrite.passes import PASSES
 from anabranch.rewrite.passes.depthwise import depthwise
 from anabranch.rewrite.passes.embedding_bags import bags, largest_of_bags
@@ -46,7 +47,7 @@ FIXED_POINT_ROUNDS = 10
 def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu") -> Graph:
     """The graph, equal in value and cheaper. `kind` of target: on "cuda", convolutions get the
     layout that tensor cores want."""
-    graph = stepper.step(graph, "retype", retype)
+    graph = captured = stepper.step(graph, "retype", retype)
     graph = _until_still(graph, stepper, options)
     if kind == "cuda" and options.kernels == "all":
         before = graph
@@ -67,6 +68,7 @@ def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu"
     if kind == "cuda" and options.tf32 and options.kernels == "all":
         rounds = partial(round_factors, trace=stepper.trace)
         graph = stepper.step(graph, "round_factors", rounds, tolerance=ROUNDING_GAIN * ERROR)
+    graph = stepper.step(graph, "readers_kept", lambda now: with_readers_kept(now, captured))
     return place_states(graph)
 
 
