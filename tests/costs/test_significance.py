@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from anabranch.costs.significance import beside, comparable, fastest, tied
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import CostSource
+from anabranch.ir.task import GENERATED
 
 
 def cost(us: float, spread: float = 0.0, source: CostSource = "measured") -> Cost:
@@ -51,3 +53,16 @@ def test_estimates_do_not_compete_with_known_numbers(make: Any) -> None:
     guess = cost(1, 0, "estimated")
     assert comparable([small, same, other], [cost(5), guess, guess]) == [cost(5), None, guess]
     assert comparable([small, same], [None, guess]) == [None, guess]
+
+
+def test_estimates_that_are_less_even_if_they_are_off_compete_instead(make: Any) -> None:
+    """With known calls of a library: not where a generated kernel is known, nor of products."""
+    called, guessed = make.relu("a", ctas=1), make.relu("b", ctas=2)
+    guess, known = cost(1, 0, "estimated"), cost(5)
+    assert comparable([called, guessed], [known, guess], lambda _: 4.9) == [None, guess]
+    assert comparable([called, guessed], [known, guess], lambda _: 5.0) == [known, None]
+    assert called.kernel is not None
+    written = replace(called, kernel=replace(called.kernel, provider=GENERATED))
+    assert comparable([written, guessed], [known, guess], lambda _: 1.0) == [known, None]
+    product = make.conv(8, 8, 8, 3)
+    assert comparable([product, product], [known, guess], lambda _: 1.0) == [known, None]

@@ -47,6 +47,10 @@ class Roofline:
         self._work = Memo(lambda task: work(task, spec))
         self._cost = Memo(lambda task: estimate(self._work(task), spec))
 
+    def most(self, task: Task) -> float:
+        """Nobody knows: it is a bound from below."""
+        return math.inf
+
     def task(self, task: Task) -> Cost:
         """The estimated time of the task: the longer of arithmetic and traffic at peak rates, and
         its launches."""

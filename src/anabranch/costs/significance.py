@@ -10,12 +10,13 @@ plan twice:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import isclose
+import math
+from collections.abc import Callable, Sequence
 
+from anabranch.ir import ops
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost
-from anabranch.ir.task import Task
+from anabranch.ir.task import GENERATED, Task
 
 MOST_DIGITS = 6
 """After the point, of microseconds: what is less is arithmetic in another order."""
@@ -28,7 +29,7 @@ def tied(a: Cost, b: Cost) -> bool:
     >>> tied(Cost(100, "measured", 2), Cost(97, "measured", 2))
     True
     """
-    return isclose(a.us, b.us) or abs(a.us - b.us) <= a.spread + b.spread
+    return math.isclose(a.us, b.us) or abs(a.us - b.us) <= a.spread + b.spread
 
 
 def beside(now: Cost, was: Cost, how: str) -> str:
@@ -60,16 +61,31 @@ def fastest(costs: Sequence[Cost]) -> int:
     return next(i for i, cost in enumerate(costs) if tied(cost, best))
 
 
-def comparable(tasks: Sequence[Task], costs: Sequence[Cost | None]) -> list[Cost | None]:
+def comparable(
+    tasks: Sequence[Task],
+    costs: Sequence[Cost | None],
+    most: Callable[[Task], float] | None = None,
+) -> list[Cost | None]:
     """The costs without estimates that compete with known numbers. Among ways to run the same
-    body an estimate knows no difference, and is too low for most: it would win for ignorance."""
+    body an estimate knows no difference, and is too low for most: it would win for ignorance.
+    `most`: microseconds that an estimated task takes at most; where calls of libraries alone are
+    known of a body without products, and all take longer than that, its estimates compete with
+    each other instead. (Kernels of products are recorded in many tiles wherever they are.)"""
     bodies = [structure_text(task.body) for task in tasks]
-    timed = {
-        body
-        for body, cost in zip(bodies, costs, strict=True)
-        if cost is not None and cost.source != "estimated"
-    }
+    known_us, least_us, written = dict[str, float](), dict[str, float](), set[str]()
+    for body, task, cost in zip(bodies, tasks, costs, strict=True):
+        if cost is not None and cost.source != "estimated":
+            known_us[body] = min(cost.us, known_us.get(body, math.inf))
+            if task.kernel is None or task.kernel.provider == GENERATED:
+                written.add(body)
+        elif cost is not None and most is not None and not any(map(ops.contracts, task.body.nodes)):
+            least_us[body] = min(most(task), least_us.get(body, math.inf))
+    estimated = {b for b, us in least_us.items() if b not in written and us < known_us.get(b, 0.0)}
+
+    def competes(body: str, cost: Cost) -> bool:
+        return (cost.source == "estimated") == (body in estimated or body not in known_us)
+
     return [
-        None if cost is not None and cost.source == "estimated" and body in timed else cost
+        cost if cost is not None and competes(body, cost) else None
         for body, cost in zip(bodies, costs, strict=True)
     ]
