@@ -173,7 +173,7 @@ class TimePolicy:
     been in vain. With 12, the parts of NASNet-A Large that were up to 28% faster in another form on
     an H200, in 35 seconds, were never put together."""
     search_at_once_s: float = 10.0
-    """The same where one candidate is tried, by who wants to begin in seconds."""
+    """A search that tries one candidate, for who wants to begin in seconds."""
     search_comparison_s: float = 15.0
     """After the search, for what was found to be compared with the graph as it was. On an H100 that
     takes 1 to 5 with a uniform mode for each, 9 to 14 where the graphs are large, and 14 to 18 with

@@ -36,11 +36,11 @@ from anabranch.ir.task import alias_roots, value_types
 from anabranch.options import Options
 
 TensorAnswer = Callable[..., Any]
-"""Of the tensors of a call what the model returns. A plan's takes beside them what runs the plan
-for a padded call, where it is one."""
+"""From the tensors of a call to what the model returns; for a padded call, what runs the plan for
+it comes with them."""
 CallAnswer = tuple[Callable[[tuple[Any, ...], Mapping[str, Any]], Any], Callable[..., Any]]
-"""How a call is read, None for one that is another's, and how what was read of it is answered: the
-tensors of a plan's."""
+"""The first function reads a call: its tensors, or None for a call of another plan. The second one
+answers what was read."""
 
 
 def answering(entry: Entry, options: Options) -> TensorAnswer:

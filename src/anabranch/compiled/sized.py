@@ -11,7 +11,7 @@ comes, and the model's code may do something else then.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -79,11 +79,7 @@ class SizedCalls:
     ) -> list[Tensor]:
         """The tensors of a call with the rows of a larger bucket, dimension by dimension."""
         extended = list(tensors)
-        for number, (size, more) in enumerate(zip(sizes, full, strict=True)):
-            rows, proof = self.shapes.rows(number), self.proofs[number]
-            if size == more:
-                continue
-            assert isinstance(proof, PaddingProof) and rows is not None
+        for size, more, rows, proof in self._grown(sizes, full):
             for place, (at, zeros) in enumerate(zip(rows, proof.zeros, strict=True)):
                 for axis in at:
                     extended[place] = padded(
@@ -95,11 +91,7 @@ class SizedCalls:
         """The leaves of a result without padding, without gaps in memory of their own where that is
         not the end of them."""
         trimmed = list(leaves)
-        for number, (size, more) in enumerate(zip(sizes, full, strict=True)):
-            proof = self.proofs[number]
-            if size == more:
-                continue
-            assert isinstance(proof, PaddingProof)
+        for size, more, _, proof in self._grown(sizes, full):
             for place, at in enumerate(proof.results):
                 for axis in at:
                     trimmed[place] = without_padding(trimmed[place], axis, size, more)
@@ -129,11 +121,7 @@ class SizedCalls:
             return None
         fillings = [list[Filling]() for _ in inputs]
         by_name = dict[str, list[RowsOfResult]]()
-        for number, (size, more) in enumerate(zip(sizes, full, strict=True)):
-            rows, proof = self.shapes.rows(number), self.proofs[number]
-            if size == more:
-                continue
-            assert isinstance(proof, PaddingProof) and rows is not None
+        for size, more, rows, proof in self._grown(sizes, full):
             for place, (at, zeros) in enumerate(zip(rows, proof.zeros, strict=True)):
                 masks = proof.true_masks and tensors[place].dtype == torch.bool
                 fillings[place] += [
@@ -149,6 +137,17 @@ class SizedCalls:
                     )
         outputs = (tuple(by_name.get(ref.name, ())) for ref in plan.tasks.outputs)
         return CallPadding(tuple(map(tuple, fillings)), tuple(outputs))
+
+    def _grown(
+        self, sizes: Sequence[int], full: Sequence[int]
+    ) -> Iterator[tuple[int, int, list[list[RowAxis]], PaddingProof]]:
+        """Of each dimension that a call is padded along its size, that of the bucket, where tensors
+        have rows of it, and the proof."""
+        for number, (size, more) in enumerate(zip(sizes, full, strict=True)):
+            if size != more:
+                rows, proof = self.shapes.rows(number), self.proofs[number]
+                assert isinstance(proof, PaddingProof) and rows is not None
+                yield size, more, rows, proof
 
     def told(self) -> list[str]:
         """A line for each dimension: its range, and what is known of padding."""

@@ -35,7 +35,7 @@ Cache. Tasks are timed alone in a row of themselves, with all they read near at 
 kernels it is further away, be it weights or what they have just written: a task waits for `cold`
 times its traffic, of independent parts in one launch the longest. Of much traffic most comes while
 the task computes with what has come, so the wait grows less and less (`hidden_us`): at batch 16 a
-wait that grew with all of it had whole networks off by 50 to 120%. That holds no processor either.
+wait that grew with all of it had whole networks off by up to 72%. That holds no processor either.
 It is so in networks whose traffic the cache cannot hold from one run to the next
 (`costs.resource_demand.evicted`); small ones wait for nothing.
 

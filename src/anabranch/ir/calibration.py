@@ -27,9 +27,9 @@ class Calibration:
     0 not at all, 1 to half beside one. `bandwidth`, `arithmetic`: the parts of the peak rates at
     which those that run together begin to slow down; of bandwidth more than 1, where the cache
     serves. `cold`: how long a task waits in a network for what it finds at hand when it is timed
-    alone, in times of its traffic at the peak rate. `hidden_us`: of that traffic, of which half is
-    waited for: the more there is, the more of it comes while a task computes with the rest, and it
-    never waits longer than `cold * hidden_us`; 0 where nothing is hidden. `origin`: where the
+    alone, in times of its traffic at the peak rate. `hidden_us`: a task with so much traffic waits
+    for half of it, with less for more, with more for less: the rest comes while the task computes.
+    No wait is longer than `cold * hidden_us`; 0 where nothing is hidden. `origin`: where the
     numbers come from."""
 
     start_us: float = 0.0

@@ -3,12 +3,13 @@
 search=            prices a graph by                         rules    runs
 autograph          the sum and its critical path             all      parts first, few wholes
 taso               the sum of its kernels                    all      few wholes
+at-once            the sum and its critical path             some     one whole, two at most
 autograph-paper    the sum and its path, without overheads   TASO's   every whole it ends with,
                                                                       and each new operator
 taso-paper         the sum, one kernel after another         TASO's   the same
 
-The last two are what AutoGraph (AAAI 2023) and TASO (SOSP 2019) do as they were published. Nothing
-but this table knows them.
+Those named `paper` are what AutoGraph (AAAI 2023) and TASO (SOSP 2019) do as they were published.
+Nothing but this table knows them.
 """
 
 from __future__ import annotations
