@@ -232,7 +232,7 @@ class Buckets:
         (number,) = beyond
         proof, rows = self.sized.proofs[number], self.sized.shapes.rows(number)
         if isinstance(proof, Refused) or not proof.apart or rows is None:
-            meet = "its rows meet or share random numbers, so it is not cut in pieces"
+            meet = "its rows meet, share random numbers or a state, so it is not cut in pieces"
             more = proof if isinstance(proof, Refused) else meet
             return False, f"{why}; {more}"
         results: list[list[Any]] = []
