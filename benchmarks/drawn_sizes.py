@@ -15,9 +15,10 @@ reads the buckets from the cache.
 Small batches are called more often than large ones (with the weight 1 / batch), lengths are drawn
 evenly. Plans are chosen from the histogram of the calls' sizes. Every call waits for its results
 and is timed with all that the host does; the systems take turns call by call, after each has seen
-every size: what they compile and record by then is not counted. Of some sizes, drawn by the same
-seed, an exact plan is compiled and called in turn with the plan that answers them, and that plan
-with a call of its own size (`filled`): what padding adds, and what the step to the next size.
+every size: what they compile and record by then is not counted. Some sizes, drawn by the same
+seed, are compiled once more, one plan each (`exact`), and called in turn with the plan that answers
+them here, and that plan with a call of its own size (`filled`): what padding adds, and what the
+step to the next size.
 """
 
 from __future__ import annotations
@@ -134,7 +135,8 @@ def main() -> None:
     parser.add_argument("--exact", type=int, default=16, help="sizes with a plan of their own")
     parser.add_argument("--modes", default=",".join(MODES), help="of torch.compile")
     parser.add_argument("--buckets", type=int, default=8)
-    parser.add_argument("--search", default="none")
+    parser.add_argument("--search", default="none", help="effort: the one that the effort has")
+    parser.add_argument("--workers", help="processes that compile sizes, as `compile` takes it")
     parser.add_argument("--effort", choices=["fast", "default", "max"], default="default")
     parser.add_argument("--dtype", choices=["fp32", "fp16"], default="fp16")
     parser.add_argument("--seed", type=int, default=0)
@@ -148,7 +150,7 @@ def main() -> None:
 
 
 def rows(flags: argparse.Namespace) -> Any:
-    """The record, once with all calls and again after each exact plan: it may be stopped."""
+    """The record, once with all calls and again with exact plans: it may be stopped."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.float16 if flags.dtype == "fp16" else torch.float32
     case, dice = Case(flags.model, flags.small, device, dtype), random.Random(flags.seed)
@@ -156,15 +158,17 @@ def rows(flags: argparse.Namespace) -> Any:
     sizes = [dice.choice(distinct) for _ in range(flags.calls)]
     histogram = Counter(sizes)
     largest = max(histogram)
+    options: dict[str, Any] = {"effort": flags.effort, "workers": flags.workers}
+    if flags.search != "effort":
+        options["search"] = flags.search
     begun = time.perf_counter()
     fast = anabranch.compile(
         case.model,
         case.call(largest),
         dynamic_shapes=case.shapes,
-        sizes={size if len(size) > 1 else size[0]: n for size, n in histogram.items()},
+        sizes=shares(histogram),
         buckets=flags.buckets,
-        search=flags.search,
-        effort=flags.effort,
+        **options,
     )
     row: dict[str, Any] = {
         "model": flags.model,
@@ -178,7 +182,9 @@ def rows(flags: argparse.Namespace) -> Any:
     }
     calls = {size: case.call(size) for size in histogram}
     with torch.no_grad():
-        row["worst_error"] = max(error(fast, case.model, calls[size]) for size in distinct[:20])
+        row["worst_error"] = max(
+            error(fast, case.model, call) for call in list(calls.values())[:20]
+        )
         systems: dict[str, Callable[..., Any]] = {"anabranch": fast}
         for mode in filter(None, flags.modes.split(",")):
             try:
@@ -190,9 +196,22 @@ def rows(flags: argparse.Namespace) -> Any:
         row["compiled_in_calls"] = len(fast.entries) - plans
     row["exact"] = []
     yield row
-    for size in dice.sample(sorted(histogram), min(flags.exact, len(histogram))):
-        exact = anabranch.compile(case.model, calls[size], search=flags.search, effort=flags.effort)
+    chosen = dice.sample(sorted(histogram), min(flags.exact, len(histogram)))
+    if not chosen:
+        return
+    begun = time.perf_counter()
+    exact = anabranch.compile(
+        case.model,
+        case.call(max(chosen)),
+        dynamic_shapes=case.shapes,
+        sizes=list(shares(dict.fromkeys(chosen, 1))),
+        buckets=len(chosen),
+        **options,
+    )
+    row["exact_compiled_in_s"] = time.perf_counter() - begun
+    for size in chosen:
         full = answering_size(fast, size)
+        assert answering_size(exact, size) == size
         ways = {
             "bucket": partial(fast, *calls[size]),
             "exact": partial(exact, *calls[size]),
@@ -201,17 +220,23 @@ def rows(flags: argparse.Namespace) -> Any:
         with torch.no_grad():
             took = in_turn(ways, device)
         row["exact"].append({"size": list(size), "of": list(full), **took})
-        row["buckets_beside_exact"] = beside_exact(row["exact"], dict.fromkeys(histogram, 1))
-        row["calls_beside_exact"] = beside_exact(row["exact"], histogram)
-        del exact
-        yield row
+    row["buckets_beside_exact"] = beside_exact(row["exact"], dict.fromkeys(histogram, 1))
+    row["calls_beside_exact"] = beside_exact(row["exact"], histogram)
+    yield row
+
+
+def shares(histogram: Mapping[Size, int]) -> dict[Any, int]:
+    """As `compile` takes it: a size of one dimension is a number."""
+    return {size if len(size) > 1 else size[0]: n for size, n in histogram.items()}
 
 
 def answering_size(fast: Any, size: Size) -> Size:
-    """The size of the plan that answers calls of this size: the fastest that is no smaller."""
+    """The size of the plan that answers calls of this size: its own, or the fastest larger one."""
     fitting = [
         e for e in fast.entries if all(n <= full for n, full in zip(size, e.at, strict=True))
     ]
+    if any(entry.at == size for entry in fitting):
+        return size
     at: Size = min(fitting, key=lambda entry: entry.compilation.cost.us).at
     return at
 

@@ -320,10 +320,11 @@ class Options(BaseModel):
     )
     workers: str | None = Field(
         default=None,
-        description="Processes that independent work is spread over, one a GPU, a number or a "
-        'name: "auto" for all GPUs of this machine, "ray" for those of the Ray cluster of this '
-        'machine, "ray://HOST" for those of another. On a simulated GPU they are plain processes. '
-        "None: this process alone. The plan is the same.",
+        description="Processes that independent work is spread over, a number or a name: "
+        '"auto" for one on each GPU of this machine, "ray" for those of the Ray cluster of this '
+        'machine, "ray://HOST" for those of another. Of more than there are GPUs several share '
+        "one, and time in turns: that pays where sizes are compiled. On a simulated GPU they are "
+        "plain processes. None: this process alone. The plan is the same.",
     )
     cache_dir: Path | None = Field(
         default=DEFAULT_CACHE_DIR,

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
 
+import anabranch
 from anabranch.compiled.calls import Compiled
 from anabranch.options import Options
 from anabranch.targets import resolve
@@ -33,6 +35,30 @@ def test_each_worker_sees_its_gpu_alone() -> None:
         told = [value_of(one) for one in in_order(asked, pool.outcomes(asked, Trace(quiet=True)))]
     assert all(visible == (own,) for own, visible in told)
     assert {own for own, _ in told} <= set(found)
+
+
+def test_workers_that_share_a_gpu_compile_sizes(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)).cuda().eval()
+    options = {"effort": "fast", "cache_dir": tmp_path, "workers": 3}
+    heard = Trace(quiet=True)
+    sizes = [2, 9, 32]
+    fast = anabranch.compile(
+        model,
+        torch.randn(32, 64, device="cuda"),
+        dynamic_shapes=({0: Dim("batch", min=1, max=32)},),
+        sizes=sizes,
+        trace=heard,
+        **options,
+    )
+    told = [dict(e.data) | {"what": e.what} for e in heard.events if e.where == "workers"]
+    workers = {each["what"]: each["worker"] for each in told if "worker" in each}
+    assert {f"size ({n},)" for n in sizes} <= workers.keys()
+    assert len(set(workers.values())) > 1
+    with torch.no_grad():
+        for rows in (1, *sizes):
+            x = torch.randn(rows, 64, device="cuda")
+            torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
 
 
 def test_kernels_that_a_worker_has_tried_make_a_right_plan(

@@ -89,7 +89,7 @@ OptionFields = Annotated[
 WorkersOption = Annotated[
     str | None,
     typer.Option(
-        help="Over which processes work is spread, one a GPU: auto, a number, ray, ray://HOST.",
+        help="Over which processes work is spread: auto (one a GPU), a number, ray, ray://HOST.",
         show_default="this process alone",
         metavar="WORKERS",
     ),

@@ -13,7 +13,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from anabranch.deadline import TIME, Deadline
 from anabranch.errors import OptionError, WorkerError
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.workers import chosen
 from anabranch.tuning.workers import pool as policy
 from anabranch.tuning.workers.chosen import crew_of
 from anabranch.tuning.workers.crew import WorkerCrew
@@ -350,6 +353,28 @@ def test_a_worker_that_does_not_start_is_given_up() -> None:
     with WorkerPool(crew, MINE) as pool, pytest.raises(WorkerError, match="died 2 times while"):
         list(pool.outcomes([WorkerJob("a", jobs.double, (1,))], quiet()))
     assert crew.started == 2
+
+
+def test_workers_are_spread_over_gpus_and_no_more_than_there_are_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpus = ("H200 GPU-a", "H200 GPU-b")
+    spec = replace(resolve("cpu").spec, kind="cuda")
+    monkeypatch.setattr(chosen, "resolve", lambda target: SimpleNamespace(spec=spec))
+    monkeypatch.setattr(chosen, "gpus", lambda: gpus)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+
+    def places(asked: str) -> list[str]:
+        crew = crew_of(asked, "cuda")
+        return [] if crew is None else [gpu.rpartition("-")[2] for gpu in crew._gpus]
+
+    assert places("auto") == ["a", "b"]
+    assert places("5") == ["a", "b", "a", "b", "a"]
+    with pytest.raises(OptionError, match="9 workers were asked for, and this machine has 8 cores"):
+        places("9")
+    monkeypatch.setattr(chosen, "gpus", lambda: gpus[:1])
+    assert places("auto") == []
+    assert places("2") == ["a", "a"]
 
 
 def test_what_is_asked_for_says_which_workers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

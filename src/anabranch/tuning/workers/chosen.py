@@ -1,7 +1,7 @@
 """Which workers "auto", "2", "ray" or "ray://HOST" mean for a target.
 
-cuda        auto: its GPUs, none for one GPU    N: the first N    ray: the GPUs of the cluster
-simulated   auto: as many as there are cores    N: N processes    ray: its CPUs
+cuda        auto: one a GPU, none for one GPU   N: spread over the GPUs   ray: the cluster's GPUs
+simulated   auto: as many as there are cores    N: N processes            ray: its CPUs
 cpu         auto: none, for it would be timed while others run
 """
 
@@ -47,15 +47,15 @@ def crew_of(asked: str | None, target: str, cache_dir: Path | None = None) -> Wo
     devices = gpus() if on_gpus else ()
     most = len(devices) if on_gpus else _cores() if spec.simulated else 1
     count = most if asked == "auto" else int(asked)
-    if on_gpus and count > most:
+    if on_gpus and count > max(most, _cores()):
         raise OptionError(
-            f"{count} workers were asked for, and this machine has {most} of the GPUs",
-            "two that time on one GPU would measure each other",
-            f"workers={most}, workers='auto', or those of several machines by Ray",
+            f"{count} workers were asked for, and this machine has {_cores()} cores",
+            "each compiles on a core of its own",
+            f"workers={_cores()} or less, workers='auto', or those of several machines by Ray",
         )
     if count < 2:
         return None
-    chosen = devices[:count] if on_gpus else ("",) * count
+    chosen = tuple(devices[n % len(devices)] for n in range(count)) if on_gpus else ("",) * count
     return LocalCrew("cuda" if on_gpus else target, chosen, cache_dir)
 
 

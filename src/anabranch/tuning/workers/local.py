@@ -1,6 +1,7 @@
-"""Workers that are processes of this machine, one for each GPU.
+"""Workers that are processes of this machine, each with one GPU.
 
     GPU 0 (uuid) -> process, CUDA_VISIBLE_DEVICES=GPU-uuid, its share of the cores
+                    and more processes, where more were asked for: they time in turns
     GPU 1 (uuid) -> process, ...
     no GPU       -> so many processes
 
@@ -52,9 +53,10 @@ class LocalLink:
 
 
 class LocalCrew:
-    """`gpus`: of each place, as `targets.cuda.gpus` names it, "" for none; `cache_dir`: the
-    caller's, which workers read; `environment`: of all workers, this package's own by default;
-    For tests: `claims`, by place, who a worker says that it is; `method`, another way to start."""
+    """`gpus`: of each place, as `targets.cuda.gpus` names it, "" for none; several may be on one.
+    `cache_dir`: the caller's, which workers read; `environment`: of all workers, this package's own
+    by default. For tests: `claims`, by place, who a worker says that it is; `method`, another way
+    to start."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class LocalCrew:
 
     @property
     def places(self) -> int:
-        """One for each GPU."""
+        """One for each of the `gpus`."""
         return len(self._gpus)
 
     def start(self, place: int) -> Link:
@@ -128,5 +130,5 @@ class LocalCrew:
         if not hasattr(os, "sched_getaffinity"):
             return ()
         cores = sorted(os.sched_getaffinity(0))
-        share = len(cores) // self.places
+        share = max(1, len(cores) // self.places)
         return tuple(cores[place * share : (place + 1) * share])
