@@ -15,7 +15,7 @@ from anabranch.compiled.calls import Compiled
 from anabranch.compiled.saved_sizes import read_back, written
 from anabranch.errors import InputError, OptionError, WeightsError
 
-X = torch.randn(4, 3)
+X, TABLE = torch.randn(4, 3), torch.randn(10, 3)
 
 
 def padded(model: Any, *args: Any) -> Compiled:
@@ -240,3 +240,14 @@ def test_padding_a_call_takes_no_look_at_the_model(
         torch.testing.assert_close(result, want[n])
         if n in sizes:  # its own plan answered, and nothing was cut off
             assert result.untyped_storage().nbytes() == result.nbytes
+
+
+def test_a_table_is_not_read_behind_its_end_for_padding() -> None:
+    def positions(x: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        return x + TABLE[start + torch.arange(x.shape[0])]
+
+    quick: dict[str, Any] = {"target": "cpu", "cache_dir": None, "search": "none"}
+    fast = anabranch.compile(positions, (X, torch.tensor(0)), sizes=[2, 4], unseen="eager", **quick)
+    for rows, start in ((4, 6), (3, 7), (2, 8), (1, 9)):
+        got = fast(X[:rows], torch.tensor(start))
+        torch.testing.assert_close(got, positions(X[:rows], torch.tensor(start)))

@@ -334,6 +334,39 @@ def test_sequences_whose_padding_leaks(number: int) -> None:
         sequence(model, args)
 
 
+INSIDE: list[Callable[..., Any]] = [
+    lambda x, m: TABLE[m.int().cumsum(1) * m],  # 0 in padding
+    lambda x, m: TABLE[x.argmax(-1)],
+    lambda x, m: TABLE[x.argmax(-1).cumsum(1) % 10],
+    lambda x, m: F.embedding(x.argmax(-1).cumsum(1).clamp(0, 9), TABLE),
+    lambda x, m: TABLE[torch.arange(x.shape[1]) + 1],  # as each plan was tried
+    lambda x, m: x.gather(2, m.long()[..., None]) // (m.long()[..., None] + 1),
+]
+OUTSIDE: list[tuple[Callable[..., Any], str]] = [
+    (lambda x, m: TABLE[x[0, 0].argmax() + torch.arange(x.shape[1])], "index.Tensor.*outside"),
+    (lambda x, m: F.embedding(m.long().cumsum(1), TABLE), "embedding.*outside"),
+    (lambda x, m: TABLE.index_select(0, m[0].int().cumsum(0)), "index_select.*outside"),
+    (lambda x, m: x.gather(2, x.argmax(-1, True).cumsum(1)), "gather.*outside"),
+    (lambda x, m: TABLE[x.argmax(-1).cumsum(1) % 11], "outside"),
+    (lambda x, m: TABLE[x.argmax(-1).cumsum(1).clamp(-1, 9)], "outside"),
+    (lambda x, m: TABLE[m.int().cumsum(1) * m + 10], "outside"),
+    (lambda x, m: 60 // (5 - x.argmax(-1).cumsum(1)), "divide by 0"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(INSIDE)))
+def test_indices_that_lie_inside_in_padding_too(number: int) -> None:
+    model, args = INSIDE[number], (X, MASK)
+    check(model, sequence(model, args), [[(1, 1, 1)]] * len(args), *args, full=7)
+
+
+@pytest.mark.parametrize("number", range(len(OUTSIDE)))
+def test_indices_that_may_lie_outside_in_padding(number: int) -> None:
+    model, words = OUTSIDE[number]
+    with pytest.raises(UnprovenError, match=words):
+        sequence(model, (X, MASK))
+
+
 def test_a_call_has_the_rows_that_are_picked() -> None:
     assert sequence(lambda x: x[:, 2], (X,)).least == 3
     assert sequence(lambda x: x[:, :2] + 1, (X,)).least == 2

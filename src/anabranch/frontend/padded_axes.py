@@ -30,7 +30,7 @@ class PaddedAxis:
 
     `fill`: the number that all padding along it has where other axes have none, None if nobody
     knows. `counts`: the value is the row's number plus this, None if it is not. `alike`: all rows
-    are the same, so they are in any order."""
+    are the same, so they are in any order. `copied`: padding is copies of the last row."""
 
     axis: int
     outer: int = 1
@@ -38,6 +38,7 @@ class PaddedAxis:
     fill: Number | None = None
     counts: int | None = None
     alike: bool = False
+    copied: bool = False
 
 
 class MixedRowsError(Exception):

@@ -41,6 +41,7 @@ from anabranch.frontend.padded_axes import (
     dims_of,
     regrouped,
 )
+from anabranch.frontend.padded_indices import PaddedIndices
 from anabranch.frontend.padded_sums import SUMS
 from anabranch.frontend.padding_numbers import PaddingNumbers
 from anabranch.ir import ops
@@ -132,9 +133,11 @@ class _PaddingWalk:
     draws: bool = False
     """Whether numbers are drawn that all rows share."""
     numbers: PaddingNumbers = field(init=False)
+    indices: PaddedIndices = field(init=False)
 
     def __post_init__(self) -> None:
         self.numbers = PaddingNumbers(self.axes, self.types, self.shapes)
+        self.indices = PaddedIndices(self.axes, self.types)
 
     def proof(
         self, rows: Sequence[Sequence[RowAxis]], zeros: tuple[bool, ...], true_masks: bool
@@ -149,6 +152,7 @@ class _PaddingWalk:
             if constant.type.numel == 1 and not constant.source and constant.value is not None:
                 self.numbers.content[constant.name] = constant.value.item()
         count = len(graph.call_inputs)
+        self.indices.from_calls.update(value.name for value in graph.inputs)
         for state, other in zip(graph.inputs[count:], twin.inputs[count:], strict=True):
             self._declare(state.name, state.type, other.type)
             if state.type != other.type:
@@ -157,7 +161,7 @@ class _PaddingWalk:
         for value, same, at, zero in zip(*inputs, rows, zeros, strict=True):
             self._declare(value.name, value.type, same.type)
             fill = (true_masks if value.type.dtype == torch.bool else 0) if zero else None
-            axes = tuple(PaddedAxis(*row_axis, fill=fill) for row_axis in at)
+            axes = tuple(PaddedAxis(*row_axis, fill=fill, copied=not zero) for row_axis in at)
             self._check_sizes(f"the input {value.name}", axes, value.name)
             if axes:
                 self.axes[value.name] = axes
@@ -256,6 +260,8 @@ class _PaddingWalk:
             if any(self._varying(value) for value in node.results):
                 raise MixedRowsError("it draws random numbers")
             self.draws = True
+        self.indices.check(name, node, call)
+        self.indices.note(name, node, call)
         by_axis = self._moved(name, node, call) if not fresh else {}
         for number, result in enumerate(node.results):
             self._place(name, node, call, by_axis, number, result)
@@ -329,11 +335,14 @@ class _PaddingWalk:
         either = len(sums) > 1 and not squares and name != "aten.scaled_dot_product_attention"
         if refusal is not None and not (either and told):  # one side of a product with 0 will do
             raise refusal
+        for moved in by_axis.values():  # of padding along both axes nobody knows
+            moved[:] = [replace(rows, copied=False) for rows in moved]
         for along in told:
             self.least = max(self.least, along.least)
             self.spoiled.update(node.results[i] for i in along.spoiled if i < len(node.results))
             if along.axis is not None:
-                by_axis.setdefault(along.axis.axis, []).append(along.axis)
+                axis = replace(along.axis, copied=False)
+                by_axis.setdefault(axis.axis, []).append(axis)
 
     def _viewed(self, node: Node) -> dict[int, list[PaddedAxis]]:
         """Views move nothing: the rows are where as many numbers lie before and in them."""
@@ -393,7 +402,8 @@ class _PaddingWalk:
             before = axis - len(call.result) + len(self.shapes[used])
             if before < 0 or self.shapes[used][before] == 1 or name == "aten.repeat":
                 whole = before < 0 or self.shapes[used][before] == 1
-                return PaddedAxis(axis, 1, times, self.numbers.content.get(used), alike=whole)
+                fill = self.numbers.content.get(used)
+                return PaddedAxis(axis, 1, times, fill, alike=whole, copied=True)
         if name == "aten.arange":
             self.met.update(node.results)
             args = call.arguments
@@ -425,7 +435,8 @@ def _together(axes: Sequence[PaddedAxis], times: int, first: bool) -> PaddedAxis
     ):
         told = _bare(told)
     alike = all(rows.alike for rows in axes)
-    return replace(told, outer=outer, inner=inner, alike=alike)
+    copied = all(rows.copied or rows.alike for rows in axes)
+    return replace(told, outer=outer, inner=inner, alike=alike, copied=copied)
 
 
 def _differ(captured: Captured, other: Captured) -> bool:

@@ -1,0 +1,109 @@
+"""Indices in padding: an operator may fail for numbers that are none of a row's.
+
+    table[ids]                  padding of ids is copies of the last row, or 0: in the table
+    table[start + arange(n)]    its padding counts on, and may lie behind the table's end
+    100 // counts.cumsum(0)     no row of the call divides by such a number
+
+Eager raises an error where an index lies outside, and a GPU's kernel ends its process. So what
+padding picks must be what a row of the call picks, or known to be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from anabranch.frontend.padded_axes import CARRIED, MixedRowsError, PaddedAxis, PaddedCall, dims_of
+from anabranch.ir import ops
+from anabranch.ir.graph import Node, Ref
+from anabranch.ir.types import TensorType
+
+OUTSIDE = "what it picks for padding may lie outside, where all rows of the call lie inside"
+DIVIDED = "it may divide by 0 in padding, where no row of the call does"
+ALONG_DIM = tuple(f"aten.{name}" for name in ("gather", "scatter", "scatter_add", "scatter_reduce"))
+PLACES = tuple(
+    f"aten.{name}" for name in ("argmax", "argmin", "argsort", "sort", "topk", "max", "min")
+)
+"""Operators whose last result is places on an axis."""
+DIVISIONS = tuple(f"aten.{name}" for name in ("div", "floor_divide", "remainder", "fmod"))
+"""Of integers by 0 they fail."""
+
+
+@dataclass(slots=True)
+class PaddedIndices:
+    """`axes`, `types`: of the values that were met. `from_calls`: those that depend on a call, its
+    states or random numbers; all others are the same in each call of a bucket, which was tried.
+    `within`: from and up to which number a value's elements lie, whatever padding is."""
+
+    axes: Mapping[str, tuple[PaddedAxis, ...]]
+    types: Mapping[str, TensorType]
+    from_calls: set[str] = field(default_factory=set)
+    within: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def check(self, name: str, node: Node, call: PaddedCall) -> None:
+        """MixedRowsError where the operator may fail for padding alone."""
+        for value, size in _picked(name, call):
+            if not all(self._inside(value, rows, size) for rows in self.axes.get(value, ())):
+                raise MixedRowsError(OUTSIDE)
+        divisor = call.arguments.get("other")
+        if name in DIVISIONS and isinstance(divisor, Ref) and not _fractional(node.types[0]):
+            own = self.axes.get(divisor.name, ())
+            if not all(self._as_a_row(divisor.name, rows) or rows.fill for rows in own):
+                raise MixedRowsError(DIVIDED)
+
+    def note(self, name: str, node: Node, call: PaddedCall) -> None:
+        """What is known of the results."""
+        if ops.draws(node) or not self.from_calls.isdisjoint(node.uses):
+            self.from_calls.update(node.results)
+        bounds, result = self._bounds(name, node, call), node.results[-1]
+        if bounds is not None:
+            self.within[result] = bounds
+
+    def _as_a_row(self, value: str, rows: PaddedAxis) -> bool:
+        return value not in self.from_calls or rows.copied or rows.alike
+
+    def _inside(self, value: str, rows: PaddedAxis, size: int) -> bool:
+        low, high = self.within.get(value, (0, size))
+        if self._as_a_row(value, rows) or (low >= 0 and high < size):
+            return True
+        alone = len(self.axes[value]) == 1  # where two axes have padding, both may be other
+        return alone and rows.fill is not None and 0 <= rows.fill < size
+
+    def _bounds(self, name: str, node: Node, call: PaddedCall) -> tuple[int, int] | None:
+        args = call.arguments
+        if node.types[-1].dtype == torch.bool:
+            return 0, 1
+        if name in (*CARRIED, "aten._to_copy", "aten.to", "aten.copy") and len(node.uses) == 1:
+            return self.within.get(node.uses[0])
+        low, high, divisor = args.get("min"), args.get("max"), args.get("other")
+        if name in ("aten.clamp", "aten.clip") and isinstance(low, int) and isinstance(high, int):
+            return low, high
+        if name == "aten.remainder" and isinstance(divisor, int) and divisor > 0:
+            return 0, divisor - 1
+        if name in PLACES and not call.refs("other"):
+            sizes = call.shape("self")
+            dims = dims_of(call, len(sizes)) if "dim" in args else []
+            if len(dims) == 1 and not any(call.at("self", dim) for dim in dims):
+                return 0, sizes[dims[0]] - 1
+        return None
+
+
+def _picked(name: str, call: PaddedCall) -> Iterator[tuple[str, int]]:
+    """The values that an operator takes for indices, and how many they pick from."""
+    if name == "aten.embedding":
+        yield from ((value, call.shape("weight")[0]) for value in call.refs("indices"))
+    elif name == "aten.index_select" or name in ALONG_DIM:
+        shape = call.shape("self")
+        for value in call.refs("index"):
+            yield value, shape[dims_of(call, len(shape))[0]] if shape else 1
+    elif name == "aten.index":
+        indices = call.arguments["indices"]
+        assert isinstance(indices, tuple)
+        sizes = zip(indices, call.shape("self"), strict=False)
+        yield from ((arg.name, size) for arg, size in sizes if isinstance(arg, Ref))
+
+
+def _fractional(type: TensorType) -> bool:
+    return type.dtype.is_floating_point or type.dtype.is_complex
