@@ -366,6 +366,7 @@ def test_workers_are_spread_over_gpus_and_no_more_than_there_are_cores(
 
     def places(asked: str) -> list[str]:
         crew = crew_of(asked, "cuda")
+        assert crew is None or isinstance(crew, LocalCrew)
         return [] if crew is None else [gpu.rpartition("-")[2] for gpu in crew._gpus]
 
     assert places("auto") == ["a", "b"]
