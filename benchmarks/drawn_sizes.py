@@ -185,13 +185,14 @@ def rows(flags: argparse.Namespace) -> Any:
         row["worst_error"] = max(
             error(fast, case.model, call) for call in list(calls.values())[:20]
         )
-        systems: dict[str, Callable[..., Any]] = {"anabranch": fast}
+        rivals: dict[str, Callable[..., Any]] = {}
         for mode in filter(None, flags.modes.split(",")):
             try:
-                systems[mode] = rival(case.model, mode, list(calls.values()))
+                rivals[mode] = rival(case.model, mode, list(calls.values()))
             except Exception as failed:
                 row[f"{mode}_failed"] = f"{type(failed).__name__}: {str(failed)[:300]}"
         plans = len(fast.entries)
+        systems = {"anabranch": fast, **rivals}
         row["seconds_of_all_calls"] = all_calls(systems, [calls[size] for size in sizes], device)
         row["compiled_in_calls"] = len(fast.entries) - plans
     row["exact"] = []
@@ -216,6 +217,7 @@ def rows(flags: argparse.Namespace) -> Any:
             "bucket": partial(fast, *calls[size]),
             "exact": partial(exact, *calls[size]),
             "filled": partial(fast, *case.call(full)),
+            **{mode: partial(other, *calls[size]) for mode, other in rivals.items()},
         }
         with torch.no_grad():
             took = in_turn(ways, device)
