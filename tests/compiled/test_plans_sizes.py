@@ -398,3 +398,17 @@ def test_states_are_those_of_all_sizes_and_have_no_padding() -> None:
         torch.testing.assert_close(fast.state_dict()["count"], model.count)
     with pytest.raises(InputError, match="is not cut in pieces"):
         fast(torch.randn(9, 50))
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_sequences_that_a_recurrence_walks_are_padded(layer: Any) -> None:
+    walked = layer(3, 4, 2, batch_first=True)
+
+    def model(x: Tensor) -> Tensor:
+        return walked(x)[0].relu()  # type: ignore[no-any-return]
+
+    shapes = ({0: BATCH, 1: SEQ},)
+    fast = compiled(model, torch.randn(2, 4, 3), dynamic_shapes=shapes, sizes=[(2, 4), (4, 8)])
+    for batch, length in ((1, 3), (3, 2), (4, 5), (4, 1)):
+        x = torch.randn(batch, length, 3)
+        torch.testing.assert_close(fast(x), model(x))

@@ -178,3 +178,10 @@ def test_the_batch_is_the_first_axis_of_all_inputs() -> None:
     found = leading_batch((X, torch.tensor(1.0)), {"mask": M})
     assert found is not None and found.extents == ((Extent(0, 0),), (), (Extent(0, 0),))
     assert leading_batch((X, torch.randn(4)), {}) is None
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_recurrence_keeps_the_length_of_its_sequence(layer: Any) -> None:
+    shapes = read(layer(4, 5, 2, bidirectional=True).eval(), (X,), ({0: SEQ, 1: BATCH},))
+    assert not shapes.specialised and not shapes.uneven
+    assert shapes.extents == ((Extent(0, 0), Extent(1, 1)),)

@@ -109,6 +109,29 @@ def dropout_between_layers() -> Iterator[None]:
         table._rnn_helper = whole
 
 
+@contextmanager
+def recurrences_of_any_length() -> Iterator[None]:
+    """Torch takes LSTM, GRU and RNN apart step by step, and so makes a constant of how many there
+    are. Here a sequence whose length is a symbol is as long behind each layer, without its
+    steps."""
+    import torch._decomp.decompositions as decompositions
+
+    table: Any = decompositions
+    whole = table._rnn_helper
+
+    def of_one_step(x: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
+        if type(x.shape[0]) is int:
+            return whole(x, *args, **kwargs)  # type: ignore[no-any-return]
+        y, states = whole(x.new_empty((1, *x.shape[1:])), *args, **kwargs)
+        return y.new_empty((x.shape[0], *y.shape[1:])), states
+
+    table._rnn_helper = of_one_step
+    try:
+        yield
+    finally:
+        table._rnn_helper = whole
+
+
 _mkldnn: Any = torch._C._get_mkldnn_enabled
 
 

@@ -43,6 +43,7 @@ from anabranch.frontend.export_patches import (
     last_states_shaped,
     numbers_kept,
     quiet,
+    recurrences_of_any_length,
 )
 from anabranch.frontend.float_questions import floats_asked
 from anabranch.frontend.idle_dropout import IdleDropout
@@ -147,7 +148,8 @@ def export_dynamic(
     with neutral(), under.restored(), torch.inference_mode(inference), own_kernels():
         check(module, args, kwargs)
         args, kwargs = apart((args, dict(kwargs)))
-        return _exported(module, args, kwargs, dynamic_shapes)[0]
+        with recurrences_of_any_length():
+            return _exported(module, args, kwargs, dynamic_shapes)[0]
 
 
 def check(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
