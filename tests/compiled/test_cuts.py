@@ -247,6 +247,36 @@ def test_an_element_is_written_by_its_number() -> None:
         torch.testing.assert_close(fast(x), model(x))
 
 
+class Marked(nn.Module):
+    """Writes rows by masks, by their numbers, and parts of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.rows = nn.Buffer(torch.zeros(4, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, likely = self.layers(x), x[:, 0] > 0
+        (numbers,) = torch.where(likely)
+        self.rows[likely] = y[likely]
+        self.rows[numbers] += self.layers(x[numbers])
+        parts = y.view(4, 2, 4).clone()
+        parts[likely, :, 1] = parts[likely, :, 0] * 2
+        parts[:, 1][numbers, 2] = parts[numbers, 1, 3]
+        result: Tensor = parts.flatten(1) + self.rows
+        return result
+
+
+def test_how_many_rows_are_written_is_no_other_way() -> None:
+    model = Marked().eval()
+    fast, rows = compiled(copy.deepcopy(model), torch.randn(4, 8)), torch.arange(4)
+    for count in (1, 0, 4, 2):
+        x = torch.randn(4, 8).abs() * torch.where(rows < count, 1, -1)[:, None]
+        torch.testing.assert_close(fast(x), model(x))
+        torch.testing.assert_close(fast.state_dict()["rows"], model.rows)
+    assert not fast.unseen_calls
+
+
 def test_an_operator_that_fails_may_be_caught_by_the_model() -> None:
     def model(x: Tensor) -> tuple[Tensor, bool]:
         y = x.sin().cos().exp()

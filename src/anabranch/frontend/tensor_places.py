@@ -6,6 +6,10 @@
 Both write the same elements, and the second asks for nothing: one plan holds it. What is read from
 such a place stays as it is: it is a view, which may be written to.
 
+    x[mask] = rows           rows with as many as a trace has a symbol for: eager's assignment asks
+                             whether that is 1, which would be dropped
+                             here: x.index_put_([mask], rows)
+
 Masks of bytes are made truth values, where eager takes both and torch.export, which has only the
 newer rule of tensors without data, takes no bytes: `torch.where(m, x, y)`, `x[m]`, `x[m] = y`.
 """
@@ -40,6 +44,8 @@ class PlacesByOperators(TorchFunctionMode):
             number = _place(index)
             if number is not None:
                 return _put(args[0], index, number, args[2])
+            if _put_rows(args[0], index, args[2]):
+                return None
         return func(*args, **(kwargs or {}))
 
 
@@ -81,6 +87,32 @@ def _plain(part: Any) -> bool:
     if isinstance(part, slice):
         return not any(isinstance(end, Tensor) for end in (part.start, part.stop, part.step))
     return part is None or part is Ellipsis or type(part) is int
+
+
+def _put_rows(base: Tensor, index: Sequence[Any], value: Any) -> bool:
+    """Whether rows are written, of which a trace does not know how many, to what tensors tell."""
+    unknown = isinstance(value, Tensor) and value.dim() and type(value.shape[0]) is not int
+    told = [part for part in index if isinstance(part, Tensor)]
+    rest = [part for part in index if not isinstance(part, Tensor)]
+    if not unknown or not all(part.dim() for part in told) or value.dtype != base.dtype:
+        return False
+    if not told or Ellipsis in rest or not all(map(_plain, rest)):
+        return False
+    whole, places = list[Any](), list[Tensor | None]()
+    for part in index:
+        is_tensor = isinstance(part, Tensor)
+        whole += [slice(None)] * _axes_told(part) if is_tensor else [part]
+        places += [part] if is_tensor else [None] if type(part) is not int else []
+    view = base[tuple(whole)] if rest else base
+    picked = max(1 if part.dtype in MASKS else part.dim() for part in told)
+    if value.dim() > view.dim() - sum(map(_axes_told, told)) + picked:
+        return False
+    torch.ops.aten.index_put_.default(view, places, value)
+    return True
+
+
+def _axes_told(part: Tensor) -> int:
+    return part.dim() if part.dtype in MASKS else 1
 
 
 def _put(base: Tensor, index: Sequence[Any], number: int, value: Any) -> None:
