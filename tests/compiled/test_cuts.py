@@ -267,6 +267,39 @@ class Marked(nn.Module):
         return result
 
 
+class Cached(nn.Module):
+    """A cache whose place is a number of Python's, in several spellings; the first place is 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.keys, self.seen = nn.Buffer(torch.zeros(2, 3, 6, 4)), nn.Buffer(torch.zeros(6, 8))
+        self.at = nn.Buffer(torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: Tensor, table: Tensor) -> Tensor:
+        y = self.layers(x)
+        at: Any = self.at.item()
+        self.at.add_(1)
+        self.keys[:, :, at] = y.view(2, 1, 4)
+        self.keys[0, ..., at, 1:] *= 2
+        self.keys[1, torch.tensor([0, 2]), at, 0] = x[:2]
+        self.seen[at] += y
+        self.seen[-1 - at, 0] = 1.0
+        result: Tensor = y + table[at] + table[at - 3, 1] + self.seen.sum(0) + self.keys.sum()
+        return result
+
+
+def test_a_place_that_is_a_number_of_pythons_is_no_other_way() -> None:
+    model, table = Cached().eval(), torch.randn(6, 8)
+    fast = compiled(copy.deepcopy(model), torch.randn(8), table)
+    for _ in range(5):
+        x = torch.randn(8)
+        torch.testing.assert_close(fast(x, table), model(x, table))
+        for name in ("keys", "seen", "at"):
+            torch.testing.assert_close(fast.state_dict()[name], model.get_buffer(name))
+    assert not fast.unseen_calls
+
+
 def test_how_many_rows_are_written_is_no_other_way() -> None:
     model = Marked().eval()
     fast, rows = compiled(copy.deepcopy(model), torch.randn(4, 8)), torch.arange(4)

@@ -10,6 +10,10 @@ such a place stays as it is: it is a view, which may be written to.
                              whether that is 1, which would be dropped
                              here: x.index_put_([mask], rows)
 
+    cache[:, n] = key        with a number of Python's that a trace has a symbol for: eager's
+                             indexing asks whether it is 0
+                             here: cache.select(1, n)[:] = key
+
 Masks of bytes are made truth values, where eager takes both and torch.export, which has only the
 newer rule of tensors without data, takes no bytes: `torch.where(m, x, y)`, `x[m]`, `x[m] = y`.
 """
@@ -39,8 +43,10 @@ class PlacesByOperators(TorchFunctionMode):
             args, kwargs = _by_truths(args, kwargs or {}, WHERE[func])
         elif func in (GETITEM, SETITEM):
             args = (args[0], _truths_among(args[1]), *args[2:])
+            if any(isinstance(part, torch.SymInt) for part in _parts(args[1])):
+                args = (*_selected(args[0], _parts(args[1])), *args[2:])
         if func is SETITEM and isinstance(args[0], Tensor):
-            index = args[1] if type(args[1]) is tuple else (args[1],)
+            index = _parts(args[1])
             number = _place(index)
             if number is not None:
                 return _put(args[0], index, number, args[2])
@@ -55,6 +61,32 @@ def _by_truths(
     """The arguments, with a mask of bytes, the one of this number or `condition`, as truths."""
     chosen = tuple(_truths(part) if i == number else part for i, part in enumerate(args))
     return chosen, {k: _truths(v) if k == "condition" else v for k, v in kwargs.items()}
+
+
+def _parts(index: Any) -> tuple[Any, ...]:
+    return index if type(index) is tuple else (index,)
+
+
+def _selected(base: Tensor, index: Sequence[Any]) -> tuple[Tensor, tuple[Any, ...]]:
+    """The part of a tensor that symbols pick, and the rest of the index, which is into that."""
+    if any(isinstance(part, bool | torch.SymBool) for part in index):  # an axis of its own
+        return base, tuple(index)
+    axis, rest = 0, list[Any]()
+    taken = sum(_axes_of(part) for part in index)
+    for part in index:
+        if isinstance(part, torch.SymInt):
+            base, taken = base.select(axis, part), taken - 1
+            continue
+        axis += base.dim() - taken if part is Ellipsis else _axes_of(part)
+        rest.append(part)
+    return base, tuple(rest)
+
+
+def _axes_of(part: Any) -> int:
+    """How many axes a part of an index stands for."""
+    if part is None or part is Ellipsis:
+        return 0
+    return part.dim() if isinstance(part, Tensor) and part.dtype in MASKS else 1
 
 
 def _truths_among(index: Any) -> Any:
@@ -101,18 +133,14 @@ def _put_rows(base: Tensor, index: Sequence[Any], value: Any) -> bool:
     whole, places = list[Any](), list[Tensor | None]()
     for part in index:
         is_tensor = isinstance(part, Tensor)
-        whole += [slice(None)] * _axes_told(part) if is_tensor else [part]
+        whole += [slice(None)] * _axes_of(part) if is_tensor else [part]
         places += [part] if is_tensor else [None] if type(part) is not int else []
     view = base[tuple(whole)] if rest else base
     picked = max(1 if part.dtype in MASKS else part.dim() for part in told)
-    if value.dim() > view.dim() - sum(map(_axes_told, told)) + picked:
+    if value.dim() > view.dim() - sum(map(_axes_of, told)) + picked:
         return False
     torch.ops.aten.index_put_.default(view, places, value)
     return True
-
-
-def _axes_told(part: Tensor) -> int:
-    return part.dim() if part.dtype in MASKS else 1
 
 
 def _put(base: Tensor, index: Sequence[Any], number: int, value: Any) -> None:
