@@ -278,6 +278,8 @@ def looked_up(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 POSITIONS = f(16, 6)
 MASK = torch.tensor([[True] * 4, [True, True, False, False], [True] * 4])
 DECODER = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True).eval()
+WEIGHING = nn.MultiheadAttention(6, 2, batch_first=True).eval()
+"""By operators, for its weights are a result, too."""
 SEQUENCES: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
     (lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), (X,)),
     *((causal, (X,)), (counted, (X,))),
@@ -287,6 +289,7 @@ SEQUENCES: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
     (lambda x: (x[:, 0], x.tril(), F.layer_norm(x, (6,)).flatten(0, 1)), (X,)),
     (lambda x, m: DECODER(x, src_key_padding_mask=~m), (X, MASK)),
     (lambda x, m: x.masked_fill(~m[..., None], -math.inf).amax(1), (X, MASK)),
+    (lambda x, m: WEIGHING(x, x, x, key_padding_mask=~m)[0], (X, MASK)),
     # Masks that are True where there is padding.
     (lambda x, m: DECODER(x, src_key_padding_mask=m), (X, ~MASK)),
     (lambda x, m: (hidden(x, ~m), x.masked_fill(m[..., None], 0).sum(1)), (X, ~MASK)),
@@ -296,6 +299,13 @@ LEAKING: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = [
     (lambda x, m: (x + m[..., None]).mean(1), (X, MASK), "works along"),
     (lambda x, m: (x @ x.mT + torch.where(m, 0.0, -1e4)[:, None]).softmax(-1), (X, MASK), "-inf"),
     (lambda x: F.conv1d(x.transpose(1, 2), f(6, 6, 3), padding=1), (X,), "works along"),
+    (
+        lambda x, m: torch.baddbmm(
+            torch.where(m, 0.0, -math.inf)[:, None], x, x.mT, beta=0
+        ).softmax(-1),
+        (X, MASK),
+        "-inf",
+    ),
     (
         lambda x: (x @ x.mT + torch.full((4, 4), -math.inf).triu(1)).softmax(-1),
         (X,),

@@ -28,6 +28,8 @@ COMPARISONS: Mapping[str, Callable[[float], bool]] = {
     "aten.eq": lambda d: d == 0,
     "aten.ne": lambda d: d != 0,
 }
+ADDING = ("aten.addmm", "aten.baddbmm")
+"""Operators that add a product to their first operand, such as a mask."""
 
 
 @dataclass(slots=True)
@@ -60,6 +62,18 @@ class PaddingNumbers:
             filled.append(replace(rows, fill=fill, counts=counts))
         if filled:
             self.axes[result] = tuple(filled)
+
+    def fill_added(self, node: Node, call: PaddedCall) -> None:
+        """What is known of a sum with a product: an infinite operand remains as it is."""
+        (first,), result = call.refs("self"), node.results[0]
+        if call.arguments.get("beta", 1) != 1 or result not in self.axes:
+            return
+        filled = []
+        for rows in self.axes[result]:
+            fill = self._at(first, rows, node)
+            infinite = isinstance(fill, float) and math.isinf(fill)
+            filled.append(replace(rows, fill=fill) if infinite else rows)
+        self.axes[result] = tuple(filled)
 
     def _at(self, value: str, rows: PaddedAxis, node: Node) -> Number | None:
         """The number that an operand has in the padding of this axis of the result."""

@@ -43,7 +43,7 @@ from anabranch.frontend.padded_axes import (
 )
 from anabranch.frontend.padded_indices import PaddedIndices
 from anabranch.frontend.padded_sums import SUMS
-from anabranch.frontend.padding_numbers import PaddingNumbers
+from anabranch.frontend.padding_numbers import ADDING, PaddingNumbers
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Node, Ref
 from anabranch.ir.ops import arguments, packet_name
@@ -267,6 +267,8 @@ class _PaddingWalk:
             self._place(name, node, call, by_axis, number, result)
         if fresh or name in CARRIED or name in POINTWISE:
             self.numbers.fill(name, node, call)
+        elif name in ADDING:
+            self.numbers.fill_added(node, call)
 
     def _call(self, node: Node) -> PaddedCall:
         return PaddedCall(arguments(node), self.axes, self.shapes, node.types[0].shape)
