@@ -237,12 +237,13 @@ class Buckets:
             return False, f"{why}; {more}"
         results: list[list[Any]] = []
         tree = None
-        for begin, count in _cuts(sizes[number], largest[number], proof.least):
+        least = max(proof.least, dimensions[number].least)
+        for begin, count in _cuts(sizes[number], largest[number], least):
             piece = [_piece(x, at, begin, count) for x, at in zip(tensors, rows, strict=True)]
             part = tuple(count if i == number else size for i, size in enumerate(sizes))
             done, result = self.answered(piece, part)
             if not done:
-                return False, result
+                return False, f"{why}; of the last piece, {result}"
             leaves, tree = pytree.tree_flatten(result)
             results.append(leaves)
         assert tree is not None
