@@ -27,6 +27,9 @@ QUICK: dict[str, Any] = {
 BATCH, SEQ = Dim("batch", min=1, max=64), Dim("seq", min=1, max=32)
 
 
+BY_BATCH_TO_ANY = ({0: Dim("batch", min=1)},)
+
+
 def compiled(model: Any, *args: Any, **options: Any) -> Compiled:
     target = options.pop("target", "cpu")
     return anabranch.compile(model, args, target=target, cache_dir=None, **QUICK, **options)
@@ -412,3 +415,31 @@ def test_sequences_that_a_recurrence_walks_are_padded(layer: Any) -> None:
     for batch, length in ((1, 3), (3, 2), (4, 5), (4, 1)):
         x = torch.randn(batch, length, 3)
         torch.testing.assert_close(fast(x), model(x))
+
+
+def test_pieces_have_as_many_rows_as_a_call_has_at_least() -> None:
+    shapes = ({0: Dim("batch", min=3, max=8)},)
+    layer = nn.Linear(50, 4).eval()
+    fast = compiled(layer, X, dynamic_shapes=shapes, sizes=[3, 8])
+    for n in (9, 10, 17, 18):
+        x = torch.randn(n, 50)
+        torch.testing.assert_close(fast(x), layer(x))
+    narrow = compiled(layer, X, dynamic_shapes=shapes, sizes=[3])
+    with pytest.raises(InputError, match=r"batch is 4, and .* of the last piece, batch is 1"):
+        narrow(X)
+
+
+def test_inputs_of_a_size_are_not_made_before_they_are_known_to_fit() -> None:
+    layer = nn.Linear(50, 4).eval()
+    with pytest.raises(OptionError, match="so large a size cannot be made"):
+        compiled(layer, X, dynamic_shapes=BY_BATCH_TO_ANY, sizes=[2**40])
+    with pytest.raises(OptionError, match=r"its inputs take 200,000 B at size 1000, and 150,000"):
+        compiled(layer, X, dynamic_shapes=BY_BATCH_TO_ANY, sizes=[8, 1000], memory_limit=150_000)
+
+
+def test_inputs_of_the_sizes_are_not_kept() -> None:
+    fast = compiled(nn.Linear(50, 4).eval(), X, dynamic_shapes=BY_BATCH_TO_ANY, sizes=[9, 17])
+    jobs = [entry.job for entry in fast.entries]
+    assert [job.args[0] is X for job in jobs if job is not None] == [True, True]
+    assert fast.facts["inputs"] == ["input: f32[9,50]"]
+    fast.refit(nn.Linear(50, 4).eval(), check=True)

@@ -31,7 +31,7 @@ from anabranch.compiled import arguments, gradients, pickling, refit, saved_size
 from anabranch.compiled.answer import answering
 from anabranch.compiled.binding import bind, refusal
 from anabranch.compiled.bucket_jobs import SizeToCompile, compile_sizes
-from anabranch.compiled.entry import Entry
+from anabranch.compiled.entry import Entry, job_of
 from anabranch.compiled.history import Text, check_saved, history, no_model
 from anabranch.compiled.kept_weights import nbytes, on_device, on_host
 from anabranch.compiled.memory import MemoryUse
@@ -196,7 +196,9 @@ class Compiled(Plans):
         check_parts(self.model)
         plan_request = request(args, kwargs, stop=stop)
         with self._capturing(), neutral(), Cache.open(self.options.cache_dir) as cache:
-            calls, chosen = sized.chosen(self._job(plan_request, cache), dynamic_shapes, sizes)
+            job = self._job(plan_request, cache)
+            calls, chosen = sized.chosen(job, dynamic_shapes, sizes)
+            sized.check_limit(job, calls, chosen)
             resized = [
                 calls.shapes.resized(plan_request.args, dict(plan_request.kwargs), at)
                 for at in chosen
@@ -211,7 +213,14 @@ class Compiled(Plans):
             for number, (at, (positional, named)) in enumerate(zip(chosen, resized, strict=True)):
                 try:
                     self._add(
-                        replace(plan_request, args=positional, kwargs=named, sized=calls, at=at)
+                        replace(
+                            plan_request,
+                            args=positional,
+                            kwargs=named,
+                            sized=calls,
+                            at=at,
+                            resized=(plan_request.args, plan_request.kwargs),
+                        )
                     )
                 except OptionError as refused:
                     if not number or "memory_limit" not in refused.what:
@@ -241,7 +250,8 @@ class Compiled(Plans):
                 read_sizes([at], dimensions)
                 args, kwargs = buckets.sized.shapes.resized(job.args, dict(job.kwargs), at)
                 with self._capturing():
-                    self._add(request(args, kwargs, sized=buckets.sized, at=at))
+                    example = job.args, job.kwargs
+                    self._add(request(args, kwargs, sized=buckets.sized, at=at, resized=example))
         return self
 
     def _add(self, asked: PlanRequest) -> None:
@@ -260,11 +270,19 @@ class Compiled(Plans):
         self._then = self._then or ModelThen.of(self.model)
         if not self.entries and isinstance(self.model, torch.nn.Module):
             self._stamps = stamps_of(own_tensors(self.model))
+        kept, moment = job, datetime.now(UTC)
+        if asked.resized is not None:
+            kept = replace(job, args=asked.resized[0], kwargs=asked.resized[1])
+
+        @functools.cache
+        def find_facts(eager: bool = True) -> dict[str, Any]:
+            return facts_of(job_of(kept, calls, at), compilation, moment, eager)
+
         self._take(
             Entry(
                 compilation.plan,
                 compilation.run,
-                functools.cache(functools.partial(facts_of, job, compilation, datetime.now(UTC))),
+                find_facts,
                 compilation.captured.trees,
                 compilation,
                 arguments.model_signature(self.model),
@@ -273,7 +291,7 @@ class Compiled(Plans):
                 calls,
                 at,
                 was,
-                job,
+                kept,
                 held_of(self.model),
             )
         )

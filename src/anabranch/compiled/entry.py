@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -30,8 +30,8 @@ class Entry:
     of its weights; `sized`: what varies in calls like those of this plan, and `at`: the
     sizes that it has, None and () where nothing does; `attributes`: what the model's modules were,
     beside their tensors, as the plan was made; `job`: what it was
-    compiled for, None for a loaded one; `held`: the arguments that the model holds, None if it
-    holds none."""
+    compiled for, with the example as it was given, None for a loaded one (`job_of`); `held`: the
+    arguments that the model holds, None if it holds none."""
 
     plan: Plan
     run: Executable | None
@@ -64,6 +64,15 @@ class Entry:
         stateful = bool(tasks.states)
         assemble = assembler(signature, inputs, outputs, self.trees[1], stateful, objects)
         object.__setattr__(self, "assemble", assemble)
+
+
+def job_of(job: Job, sized: SizedCalls | None, at: tuple[int, ...]) -> Job:
+    """The job with an example of these sizes, which nobody keeps: it would be memory beside what is
+    told of."""
+    if sized is None:
+        return job
+    args, kwargs = sized.shapes.resized(job.args, dict(job.kwargs), at)
+    return replace(job, args=args, kwargs=kwargs)
 
 
 def signature_of(entry: Entry) -> Signature:

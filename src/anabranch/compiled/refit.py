@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from anabranch.compiled.entry import Entry
+from anabranch.compiled.entry import Entry, job_of
 from anabranch.compiled.fitting import (
     Fitting,
     Moved,
@@ -211,7 +211,7 @@ def _check_model(entry: Entry, call: RunInputs, model: nn.Module) -> None:
     the one that was captured. Both begin with the states that the model has."""
     if entry.job is None or entry.compilation is None:
         return
-    job, compilation = entry.job, entry.compilation
+    job, compilation = job_of(entry.job, entry.sized, entry.at), entry.compilation
     example = _with_states_of(
         model, compilation.captured.graph, example_of(job, compilation.captured)
     )

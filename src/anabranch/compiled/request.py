@@ -23,7 +23,7 @@ class PlanRequest:
     it already; `stop`: ends searching and measuring once it is set; `shared`: constants of others
     that are refitted with this plan; `sized`: what varies in such calls, and `at`: the sizes of
     this one; `around`: torch's switches, under which the model is captured and called; `workers`:
-    who helps to try kernels."""
+    who helps to try kernels; `resized`: the example that this one was made of, for these sizes."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -34,6 +34,7 @@ class PlanRequest:
     at: tuple[int, ...]
     around: Surroundings
     workers: WorkerPool | None = None
+    resized: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
 
 
 def request(
@@ -46,6 +47,7 @@ def request(
     at: tuple[int, ...] = (),
     around: Surroundings | None = None,
     workers: WorkerPool | None = None,
+    resized: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None,
 ) -> PlanRequest:
     """The request for inputs as users write them. A lone tensor is one argument; the switches are
     those of now, except for a graph of torch.compile, which has its casts in it."""
@@ -53,7 +55,7 @@ def request(
     if around is None:
         around = surroundings() if captured is None else Surroundings()
     positional = (args,) if isinstance(args, Tensor) else tuple(args)
-    told = captured, stop, shared, sized, at, around, workers
+    told = captured, stop, shared, sized, at, around, workers, resized
     return PlanRequest(positional, kwargs or {}, *told)
 
 

@@ -31,6 +31,7 @@ from anabranch.frontend.dynamic_shapes import (
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.padded_tensors import padded, without_padding
 from anabranch.frontend.padding_proof import PaddingProof, RowAxis, UnprovenError, padding_proof
+from anabranch.frontend.program import name_of
 from anabranch.frontend.symbolic_shapes import read_dynamic_shapes
 from anabranch.ir.call_padding import CallPadding, Filling, RowsOfResult
 from anabranch.ir.ops import same_layout
@@ -185,6 +186,20 @@ def chosen(job: Job, dynamic_shapes: Any, sizes: Any) -> tuple[SizedCalls, list[
             why = f"calls with another {dimension.name} than was compiled {told}: {proof}"
             job.trace.add("warning", "capture", dimension.name, why)
     return calls, at
+
+
+def check_limit(job: Job, calls: SizedCalls, sizes: Sequence[Sequence[int]]) -> None:
+    """OptionError where inputs of one of these sizes take more than memory_limit, before any is
+    made."""
+    limit, example = job.options.memory_limit, (job.args, job.kwargs)
+    taken, largest = max((calls.shapes.bytes_of(*example, at), tuple(at)) for at in sizes)
+    if limit is not None and taken > limit:
+        raise OptionError(
+            f"{name_of(job.model)} does not fit memory_limit",
+            f"its inputs take {taken:,} B at size {', '.join(map(str, largest))}, and {limit:,} B "
+            "are allowed",
+            "raise memory_limit, or compile for smaller inputs",
+        )
 
 
 def batched(

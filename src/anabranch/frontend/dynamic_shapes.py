@@ -6,6 +6,7 @@ extents     x: axis 0 is batch, axis 1 is seq; mask: axis 1 is seq
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from anabranch.errors import OptionError
 from anabranch.frontend.padded_tensors import repeated
 from anabranch.frontend.padding_proof import RowAxis
 
@@ -93,8 +95,20 @@ class DynamicShapes:
             for at in self.extents
         ]
 
+    def bytes_of(self, args: Any, kwargs: Any, sizes: Sequence[int]) -> int:
+        """The bytes of the tensors of the call with these sizes."""
+        leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        total = 0
+        for tensor, extents in zip(leaves, self.extents, strict=True):
+            shape = [*tensor.shape]
+            for extent in extents:
+                shape[extent.axis] = extent.times * sizes[extent.dimension] + extent.plus
+            total += math.prod(shape) * tensor.element_size()
+        return total
+
     def resized(self, args: Any, kwargs: Any, sizes: Sequence[int]) -> tuple[Any, Any]:
-        """The call with tensors of these sizes: cut, or with rows again and again."""
+        """The call with tensors of these sizes: cut, or with rows again and again. OptionError
+        where there is no memory for them."""
         leaves, tree = pytree.tree_flatten((args, kwargs))
         extents = iter(self.extents)
         new_leaves = [
@@ -108,8 +122,15 @@ class DynamicShapes:
 def _resized(tensor: Tensor, extents: Sequence[Extent], sizes: Sequence[int]) -> Tensor:
     for extent in extents:
         size, want = tensor.shape[extent.axis], extent.times * sizes[extent.dimension] + extent.plus
-        if size != want:
+        if size == want:
+            continue
+        try:
             tensor = repeated(tensor.detach(), extent.axis, want)
+        except RuntimeError as refused:
+            told = f"axis {extent.axis} of one has {want:,} rows: {str(refused).splitlines()[0]}"
+            raise OptionError(
+                "inputs of so large a size cannot be made", told, "compile for smaller sizes"
+            ) from None
     return tensor
 
 

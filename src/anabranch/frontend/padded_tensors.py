@@ -64,33 +64,58 @@ def repeated(tensor: Tensor, axis: int, size: int) -> Tensor:
         return tensor.narrow(axis, 0, 1).expand(
             [*tensor.shape[:axis], size, *tensor.shape[axis + 1 :]]
         )
-    times, rest = divmod(size, own)
-    return joined([*[tensor] * times, *([tensor.narrow(axis, 0, rest)] if rest else [])], axis)
+    expanded = _expanded([tensor], axis)
+    if expanded:
+        return _expanded_again(repeated(_one_each(tensor, expanded), axis, size), expanded, tensor)
+    whole, filled = _unfilled(tensor, axis, size), min(own, size)
+    whole.narrow(axis, 0, filled).copy_(tensor.narrow(axis, 0, filled))
+    while filled < size:
+        more = min(filled, size - filled)
+        whole.narrow(axis, filled, more).copy_(whole.narrow(axis, 0, more))
+        filled += more
+    return whole
 
 
 def joined(parts: Sequence[Tensor], axis: int) -> Tensor:
     """Tensors one behind the other, with their axes in memory in the order of the first one's."""
-    sizes = parts[0].shape
-    expanded = [
-        d
-        for d, size in enumerate(sizes)
-        if d != axis and size > 1 and all(part.stride(d) == 0 for part in parts)
-    ]
+    expanded = _expanded(parts, axis)
     if expanded:
-        for d in expanded:
-            parts = [part.narrow(d, 0, 1) for part in parts]
-        return joined(parts, axis).expand([n if d in expanded else -1 for d, n in enumerate(sizes)])
-    memory = _order_kept(parts[0])
-    shape = [*sizes]
-    shape[axis] = sum(part.shape[axis] for part in parts)
-    whole = torch.empty(
-        [shape[d] for d in memory], dtype=parts[0].dtype, device=parts[0].device
-    ).permute([memory.index(d) for d in range(len(memory))])
+        narrow = joined([_one_each(part, expanded) for part in parts], axis)
+        return _expanded_again(narrow, expanded, parts[0])
+    whole = _unfilled(parts[0], axis, sum(part.shape[axis] for part in parts))
     begin = 0
     for part in parts:  # `torch.cat` reads what is expanded element by element on a GPU
         whole.narrow(axis, begin, part.shape[axis]).copy_(part)
         begin += part.shape[axis]
     return whole
+
+
+def _expanded(parts: Sequence[Tensor], axis: int) -> list[int]:
+    """The other axes that are expanded in all of these tensors."""
+    return [
+        d
+        for d, size in enumerate(parts[0].shape)
+        if d != axis and size > 1 and all(part.stride(d) == 0 for part in parts)
+    ]
+
+
+def _one_each(tensor: Tensor, axes: Sequence[int]) -> Tensor:
+    for d in axes:
+        tensor = tensor.narrow(d, 0, 1)
+    return tensor
+
+
+def _expanded_again(tensor: Tensor, axes: Sequence[int], like: Tensor) -> Tensor:
+    return tensor.expand([n if d in axes else -1 for d, n in enumerate(like.shape)])
+
+
+def _unfilled(like: Tensor, axis: int, size: int) -> Tensor:
+    """A tensor with `size` indices of an axis, its axes in memory in the same order."""
+    memory, shape = _order_kept(like), [*like.shape]
+    shape[axis] = size
+    return torch.empty([shape[d] for d in memory], dtype=like.dtype, device=like.device).permute(
+        [memory.index(d) for d in range(len(memory))]
+    )
 
 
 def _order_kept(tensor: Tensor) -> list[int]:
