@@ -7,13 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.triton.bodies import body, gpu, read
-from tests.kernels.triton.interpreter import check
+from tests.kernels.triton.interpreter import check, run
 
-from anabranch.ir.graph import Graph
+from anabranch.ir.eval import eval_graph
+from anabranch.ir.graph import Graph, types
 from anabranch.ir.refused import Refused
 from anabranch.ir.types import DTYPE_NAMES
 from anabranch.kernels.dfg import lower
-from anabranch.kernels.triton.codegen import variants
+from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 
 
@@ -75,6 +76,26 @@ def test_any_window(data: st.DataObject) -> None:
         *x, to=to, kernel=kernel, stride=stride, padding=padding, dilation=dilation, groups=groups
     )
     check(graph, variants(graph, gpu(132))[:1], tensors)
+
+
+@pytest.mark.parametrize(("channels", "kernel", "stride"), [(3, 3, 2), (64, 3, 2), (64, 4, 3)])
+def test_an_infinity_reaches_no_more_than_its_window(
+    channels: int, kernel: int, stride: int
+) -> None:
+    """Results of which a stride does not divide the window have fewer taps than others: what no
+    tap of theirs reaches is not multiplied by zero."""
+    graph, (x, weight, bias) = call(
+        1, channels, 5, 5, to=16, kernel=kernel, stride=stride, padding=1
+    )
+    x[0, 0, 2, 2] = torch.inf
+    values = {v.name: t for v, t in zip(graph.inputs, (x, weight, bias), strict=True)}
+    (want,) = eval_graph(graph, [x, weight, bias])
+    assert not want.isnan().any()
+    for variant in variants(graph, gpu(132))[:2]:
+        made = run(
+            program(graph, variant), values, {r.name: types(graph)[r.name] for r in graph.outputs}
+        )
+        torch.testing.assert_close(made[graph.outputs[0].name], want, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("kernel", [2, 4])

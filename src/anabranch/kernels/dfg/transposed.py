@@ -69,7 +69,7 @@ def transposed(call: LoweringCall, stride: tuple[int, ...], padding: tuple[int, 
         c = point[1] // each * share + axis(channel.name, share)
         a = cast(x.at((point[0], c, *source), both(within, there)), call.dtype)
         b = cast(weight.at((c, point[1] % each, *place), both(within, held)), call.dtype)
-        product = arith("mul", choose(there, a, 0.0), choose(held, b, 0.0))
+        product = arith("mul", choose(both(there, held), a, 0.0), choose(held, b, 0.0))
         total = reduce("sum", (channel, *spread.taps), product)
         if isinstance(bias, Value):
             total = arith("add", total, cast(bias.at((point[1],), within), call.dtype))
