@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from tests.frontend.models import CASES, Net, Point, f
 from tests.networks import each, tiny
 from torch import Tensor, nn
@@ -334,12 +333,6 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
     "cond": (Net(_cond), (f(3),), "condition", "forward"),
     "training": (nn.Sequential(nn.Linear(2, 2)), (f(1, 2),), "training mode", ""),
     "training part": (Net(lambda net, x: x, a=nn.Dropout()).train(), (f(2),), "training", ""),
-    "dropout that is always on": (
-        Net(lambda net, x: F.dropout(x)),
-        (f(2),),
-        "native_dropout",
-        "forward",
-    ),
     "error in the model": (Net(_wrong_shapes), (f(3, 3),), "could not capture", "_wrong_shapes"),
     "sparse input": (Net(lambda net, x: x), (f(2, 2).to_sparse(),), "sparse", ""),
     "dtype": (Net(lambda net, x: x + 1), (torch.ones(2, dtype=torch.uint16),), "uint16", ""),

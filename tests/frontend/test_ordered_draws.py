@@ -95,6 +95,20 @@ def test_dropout_of_a_model_that_is_cut_draws_in_the_order_of_its_operand() -> N
         fast(x)
 
 
+@pytest.mark.parametrize("lay", EXAMPLES)
+def test_dropout_that_is_on_draws_as_eager_does(lay: str) -> None:
+    """As a model has it whose uncertainty its samples show."""
+
+    def model(x: Tensor) -> tuple[Tensor, ...]:
+        return F.dropout(x.relu(), 0.5) + 1, F.dropout(x.half(), 0.3), F.dropout1d(x, 0.5)
+
+    x = EXAMPLES[lay](torch.randn(4, 6))
+    fast = anabranch.compile(model, (x,), **OPTIONS)
+    results = seeded(fast, x)
+    torch.testing.assert_close(results, seeded(model, x))
+    assert not torch.equal(fast(x)[0], results[0])
+
+
 @pytest.mark.parametrize("name", IN_ROWS)
 def test_all_layouts_are_taken_of_what_draws_row_by_row(name: str) -> None:
     model, x = IN_ROWS[name], torch.randn(4, 6)

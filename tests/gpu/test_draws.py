@@ -21,6 +21,7 @@ DRAWN: dict[str, Callable[[Tensor], Tensor]] = {
     "uniform": lambda x: x + torch.empty_like(x).uniform_(),
     "normal": lambda x: x + torch.empty_like(x).normal_(2.0, 3.0),
     "exponential": lambda x: x + torch.empty_like(x).exponential_(),
+    "dropout": lambda x: functional.dropout(x, 0.5),
     "alpha dropout": lambda x: functional.alpha_dropout(x, 0.5, training=True),
 }
 LAID: dict[str, Callable[[Tensor], Tensor]] = {

@@ -21,7 +21,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from anabranch.frontend.held_containers import ABSENT
-from anabranch.frontend.source import is_users
+from anabranch.frontend.source import is_code_of_users
 
 NUMBERS_AND_TEXTS = (int, float, bool, str)
 MOST_ITEMS = 256
@@ -85,7 +85,7 @@ class _Looking:
         """All that the code of a function, and of the user's functions that it names, says."""
         owner, called = getattr(called, "__self__", None), getattr(called, "__func__", called)
         code = getattr(called, "__code__", None)
-        if code is None or id(code) in self._seen or not is_users(code.co_filename):
+        if code is None or id(code) in self._seen or not is_code_of_users(called):
             return
         self._seen.add(id(code))
         names = _names(called)

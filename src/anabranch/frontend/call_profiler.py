@@ -30,7 +30,7 @@ from torch import nn
 from anabranch.frontend.input_queries import mentioned
 from anabranch.frontend.mode_queries import BUILT_IN, FLAGS_IN, FUNCTIONS, mode_query
 from anabranch.frontend.process_state import VARIABLE
-from anabranch.frontend.source import is_python, is_users
+from anabranch.frontend.source import is_frame_of_users, is_python
 from anabranch.frontend.written_files import FILES, SAVES, opened_files, saved, written
 
 CLOCKS: dict[Any, str] = {
@@ -121,7 +121,7 @@ class _Heard:
         code = frame.f_code
         if id(code) not in self._seen:
             self._seen[id(code)] = code
-            if is_users(code.co_filename) and (named := mentioned(code)):
+            if is_frame_of_users(frame) and (named := mentioned(code)):
                 self._of_tensors[id(code)] = unless_of_module(code).intersection(named)
                 self._names.update(named - self._of_tensors[id(code)])
         if id(code) in self._of_tensors and not _of_module(frame):
@@ -144,7 +144,7 @@ class _Heard:
 
     def writes(self, frame: FrameType, file: Any) -> None:
         """A built-in function is called with a file of `FILES`."""
-        if is_users(frame.f_code.co_filename):
+        if is_frame_of_users(frame):
             self._files.extend(written(frame, file))
 
 
@@ -228,7 +228,7 @@ class _Monitor:
 
     def _entered(self, code: CodeType, frame: FrameType) -> bool:
         """Whether the next time may tell more."""
-        users = is_users(code.co_filename)
+        users = is_frame_of_users(frame)
         if users or code.co_filename.startswith(FLAGS_IN):
             self._listen_to_calls(code)
         if not users and code.co_name not in FUNCTIONS and code.co_name not in TOLD:
@@ -306,13 +306,12 @@ def _variable(frame: FrameType) -> Iterator[str]:
     key, asking = frame.f_locals.get("key"), frame.f_back
     while asking is not None and is_python(asking.f_code.co_filename):
         asking = asking.f_back
-    if asking is not None and is_users(asking.f_code.co_filename):
+    if asking is not None and is_frame_of_users(asking):
         place = f"{Path(asking.f_code.co_filename).name}:{asking.f_lineno}"
         yield f"os.environ[{key!r}] at {place} in {asking.f_code.co_name}"
 
 
 def _clock(frame: FrameType, called: Any) -> Iterator[str]:
-    file = frame.f_code.co_filename
-    if called in CLOCKS and is_users(file):
-        place = f"{Path(file).name}:{frame.f_lineno}"
+    if called in CLOCKS and is_frame_of_users(frame):
+        place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         yield f"{CLOCKS[called]}.{called.__name__}() at {place} in {frame.f_code.co_name}"

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from anabranch.frontend.source import is_users
+from anabranch.frontend.source import is_code_of_users
 
 
 def modules_beside(loss_fn: Any) -> list[tuple[str, nn.Module]]:
@@ -38,7 +38,7 @@ def _named_by(function: Any) -> Iterator[tuple[str, Any]]:
     """What the code of a function of the user's names outside of itself."""
     owner, plain = getattr(function, "__self__", None), getattr(function, "__func__", function)
     code = getattr(plain, "__code__", None)
-    if code is None or not is_users(code.co_filename):
+    if code is None or not is_code_of_users(plain):
         return
     if isinstance(owner, nn.Module):
         yield type(owner).__name__, owner

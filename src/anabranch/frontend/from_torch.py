@@ -53,6 +53,7 @@ from anabranch.frontend.memory import near
 from anabranch.frontend.number_texts import texts_of_values
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING
+from anabranch.frontend.ordered_draws import DropoutByParts
 from anabranch.frontend.program import in_order, name_of, opened
 from anabranch.frontend.python_numbers import python_numbers
 from anabranch.frontend.python_state import PythonState
@@ -242,6 +243,7 @@ def _by_operators() -> Iterator[None]:
         SharedOperands(),
         ContiguousByOperator(),
         IdleDropout(),
+        DropoutByParts(),
         StatisticsByWrites(),
     ):
         yield
@@ -481,9 +483,8 @@ def _refuse_training(graph: Graph) -> None:
         if packet_name(node.op) in TRAINING:
             raise CaptureError(
                 f"the model runs {node.op}, as in training mode",
-                "dropout draws numbers then, and this norm does not say which statistics it writes",
-                "export it after model.eval(), and call functional.dropout with "
-                "training=self.training; functional.batch_norm writes running statistics to "
+                "this norm does not say which statistics it writes",
+                "export it after model.eval(); functional.batch_norm writes running statistics to "
                 "buffers of the model",
                 node.origin,
             )

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from anabranch.frontend.held_containers import ABSENT, same
-from anabranch.frontend.source import is_users
+from anabranch.frontend.source import is_code_of_users
 
 MOST_BYTES = 64 << 20
 """Bytes of an array of NumPy's that are copied; of a larger one some elements are compared."""
@@ -198,7 +198,7 @@ def _write_variable(live: Any, was: Any) -> Any:
 
 def _read_cache(live: Any) -> Any:
     """How many results a function of the user's has computed, and how many of them it keeps."""
-    if not is_users(live.__wrapped__.__code__.co_filename):
+    if not is_code_of_users(live.__wrapped__):
         return None
     told = live.cache_info()
     return told.misses, told.currsize

@@ -26,7 +26,7 @@ from torch.utils._pytree import TreeSpec
 
 from anabranch.errors import CaptureError
 from anabranch.frontend.effects import CallInputs, leaves_of
-from anabranch.frontend.source import is_users
+from anabranch.frontend.source import is_frame_of_users
 from anabranch.ir.input_guards import InputGuard, What, answer_of, why_broken
 
 LAID: dict[str, What] = {
@@ -108,7 +108,7 @@ class InputQuestions(TorchFunctionMode):
         while frame.f_code.co_filename in METHODS_OF and frame.f_back is not None:
             frame = frame.f_back  # some methods of tensors are Python
         code = frame.f_code
-        if not is_users(code.co_filename) or id(args[0]) in self._weights:
+        if not is_frame_of_users(frame) or id(args[0]) in self._weights:
             return result
         place = f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
         boolean = isinstance(result, bool)

@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from torch.backends import cudnn, mkldnn
 
-from anabranch.frontend.source import is_users
+from anabranch.frontend.source import is_frame_of_users
 
 
 def answers(with_cudnn: bool, with_mkldnn: bool) -> Mapping[str, Callable[[Any], bool]]:
     """By the name of a switch a getter of it, which tells torch itself that it is off."""
 
     def cudnn_enabled(_: Any) -> bool:
-        return with_cudnn and is_users(sys._getframe(1).f_code.co_filename)
+        return with_cudnn and is_frame_of_users(sys._getframe(1))
 
     def mkldnn_enabled(_: Any) -> bool:
-        return with_mkldnn and is_users(sys._getframe(1).f_code.co_filename)
+        return with_mkldnn and is_frame_of_users(sys._getframe(1))
 
     return {
         "torch.backends.cudnn.enabled": cudnn_enabled,

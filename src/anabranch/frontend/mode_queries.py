@@ -31,13 +31,16 @@ from torch.utils._device import _device_constructors
 
 from anabranch.errors import CaptureError
 from anabranch.frontend.library_switches import answers
-from anabranch.frontend.source import is_users
+from anabranch.frontend.source import is_frame_of_users
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.ir.ambient import ANSWERED, SWITCHES, Ambient, name_of
 
 _COMPILER: Any = torch.compiler
 TORCH_FOLDER = str(Path(torch.__file__).parent)
-WRAPPERS = (contextlib.__file__, f"{TORCH_FOLDER}/_compile.py", f"{TORCH_FOLDER}/_dynamo")
+WRAPPERS = (
+    contextlib.__file__,
+    *(f"{TORCH_FOLDER}/{name}" for name in ("_compile.py", "_dynamo", "testing")),
+)
 """The frames that stand between a function of torch's and the code that calls it."""
 FLAGS_IN = torch.backends.__path__[0]
 FLAGS = ("_is_compiling_flag", "_is_exporting_flag")
@@ -189,10 +192,10 @@ def relied_on(ambient: Ambient, questions: Iterable[str], under: Surroundings) -
 
 
 def _at(frame: FrameType, question: str) -> str | None:
-    file = frame.f_code.co_filename
-    if not is_users(file):
+    if not is_frame_of_users(frame):
         return None
-    return f"{question} at {Path(file).name}:{frame.f_lineno} in {frame.f_code.co_name}"
+    place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return f"{question} at {place} in {frame.f_code.co_name}"
 
 
 @contextmanager

@@ -73,7 +73,6 @@ that says so. Recurrent cells are made of them."""
 TRAINING = frozenset(
     f"aten.{name}"
     for name in (
-        "native_dropout",
         "native_batch_norm",
         "_native_batch_norm_legit",
         "_batch_norm_with_update",

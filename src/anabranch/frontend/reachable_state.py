@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from anabranch.frontend import held_tensors
 from anabranch.frontend.held_containers import ABSENT, PLAIN_VALUES, copied, named, slots_of
 from anabranch.frontend.held_values import ValueKind, kind_of
-from anabranch.frontend.source import is_users
+from anabranch.frontend.source import is_code_of_users, is_users
 
 UNTOLD = frozenset(vars(nn.Module())) - {"training"} | {"_flat_weights", "_flat_weight_refs"}
 """Attributes of nn.Module itself whose change says nothing to a user."""
@@ -209,7 +209,7 @@ class ReachedState:
 
     def _function(self, function: types.FunctionType, path: str) -> None:
         """The globals that it reads, and what it closes over."""
-        if id(function) in self._code or not is_users(function.__code__.co_filename):
+        if id(function) in self._code or not is_code_of_users(function):
             return
         self._code.add(id(function))
         self._value(function.__dict__, path)
@@ -228,7 +228,7 @@ class ReachedState:
             return
         told = f"the global {name}"
         if isinstance(value, types.ModuleType):
-            if is_users(getattr(value, "__file__", None) or "<"):
+            if is_users(getattr(value, "__file__", None) or "<frozen"):
                 for inner in names:
                     if inner != name and id(vars(value)) != id(space) and inner in vars(value):
                         self._global(vars(value), inner, [])

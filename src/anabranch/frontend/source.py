@@ -8,27 +8,35 @@ torch.export keeps only frames of functions named `forward`; of an exception all
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType
+from typing import Any
 
 import torch
 import typing_extensions
 from torch import fx
 
 FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
-_TORCH = str(Path(torch.__file__).parent)
-_PACKAGE = str(Path(__file__).parent.parent)
-_NETWORKS = str(Path(__file__).parent.parent / "models" / "zoo")
+_TORCH = os.path.join(Path(torch.__file__).parent, "")
+_PACKAGE = os.path.join(Path(__file__).parent.parent, "")
+_NETWORKS = os.path.join(Path(__file__).parent.parent, "models", "zoo", "")
 _TYPING = typing_extensions.__file__
 """Puts functions of its own in the place of Python's, which torch calls."""
 _PYTHON = sysconfig.get_path("stdlib")
+_OURS = __name__.partition(".")[0]
+_GENERATED = (
+    *("<frozen", "<eval_with_key>", "<_remote_module", "<torch_package", "<lambdifygenerated"),
+    *("<__array_function__", "<attrs generated", "<decorator-gen"),
+)
+"""How files begin that are none, and hold code that a program wrote."""
 _instead: ContextVar[str] = ContextVar("anabranch_instead", default="")
 
 
@@ -80,7 +88,7 @@ def running_stack() -> str:
 def _running() -> FrameType | None:
     """The deepest frame of this thread that is the user's."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
+    while frame is not None and not is_frame_of_users(frame):
         frame = frame.f_back
     return frame
 
@@ -93,13 +101,43 @@ def _deepest(stack: str) -> str:
     return ""
 
 
+def is_users(file: str, space: Mapping[str, Any] | None = None) -> bool:
+    """Whether code of this file is the user's own, not Python's, torch's or this package's.
+
+    Code typed at a prompt has no file, "<stdin>", and is the user's. That of "<string>" is typed
+    behind `python -c`, run by `exec`, or made by a dataclass: `space`, the globals of the code,
+    says in whose module. Without them it is nobody's."""
+    if file == "<string>":
+        return space is not None and _is_users_module(space.get("__name__"))
+    return _is_users_file(file)
+
+
 @functools.lru_cache(maxsize=4096)
-def is_users(file: str) -> bool:
-    """Whether the file is the user's own, and none of Python's, torch's or this package's."""
-    if file.startswith("<"):
+def _is_users_file(file: str) -> bool:
+    if file.startswith(_GENERATED):
         return False
     own = file.startswith(_PACKAGE) and not file.startswith(_NETWORKS)
     return not own and not is_python(file) and not file.startswith((_TORCH, _TYPING))
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_users_module(name: str | None) -> bool:
+    """Whether a module of this name is the user's, or none: `exec` needs no name."""
+    if name is None or name == "__main__":
+        return True
+    first = name.partition(".")[0]
+    others = ("torch", _OURS, *sys.stdlib_module_names)
+    return first not in others and not first.startswith("namedtuple_")
+
+
+def is_code_of_users(function: FunctionType) -> bool:
+    """Whether the user wrote a function."""
+    return is_users(function.__code__.co_filename, function.__globals__)
+
+
+def is_frame_of_users(frame: FrameType) -> bool:
+    """Whether the user wrote the function that runs in a frame."""
+    return is_users(frame.f_code.co_filename, frame.f_globals)
 
 
 @functools.lru_cache(maxsize=4096)

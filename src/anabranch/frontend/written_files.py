@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from anabranch.frontend.source import is_python, is_users
+from anabranch.frontend.source import is_frame_of_users, is_python
 
 FILES = frozenset((io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO))
 """What `open` gives that may be written to."""
@@ -84,7 +84,7 @@ def _told(frame: FrameType | None, file: Any) -> Iterator[str]:
     """Of the code above Python's own, if that is the user's."""
     while frame is not None and is_python(frame.f_code.co_filename):
         frame = frame.f_back
-    if frame is not None and is_users(frame.f_code.co_filename):
+    if frame is not None and is_frame_of_users(frame):
         name = Path(os.fsdecode(file)).name if isinstance(file, str | bytes | os.PathLike) else ""
         place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         yield f"{name or 'a file'} (written to at {place} in {frame.f_code.co_name})"
