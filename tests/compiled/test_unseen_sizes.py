@@ -242,6 +242,25 @@ def test_padding_a_call_takes_no_look_at_the_model(
             assert result.untyped_storage().nbytes() == result.nbytes
 
 
+def test_a_call_is_padded_to_as_many_rows_as_a_table_has_for_it() -> None:
+    def counting(x: torch.Tensor) -> torch.Tensor:
+        return x + TABLE[(x[:, 0] >= 0).cumsum(0)]
+
+    quick: dict[str, Any] = {"target": "cpu", "cache_dir": None, "search": "none"}
+    calls = []
+    for rows in (4, 3, 5, 9):
+        x = torch.randn(rows, 3)
+        x[-1] = 1.0  # copies of it count on
+        calls.append(x)
+    fast = anabranch.compile(counting, (X.neg().abs().neg(),), sizes=[4, 20], **quick)
+    for x in calls[:2]:
+        torch.testing.assert_close(fast(x), counting(x))
+    for x in calls[2:]:
+        with pytest.raises(InputError, match="no call is padded to more than 9"):
+            fast(x)
+    assert read_back(written(fast.entries[0].sized, (20,)), [2], 1)[0] == fast.entries[0].sized
+
+
 def test_a_table_is_not_read_behind_its_end_for_padding() -> None:
     def positions(x: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
         return x + TABLE[start + torch.arange(x.shape[0])]

@@ -344,18 +344,26 @@ def test_sequences_whose_padding_leaks(number: int) -> None:
         sequence(model, args)
 
 
+TYPES = torch.tensor([0, 9, 3, 1] * 4)
 INSIDE: list[Callable[..., Any]] = [
     lambda x, m: TABLE[m.int().cumsum(1) * m],  # 0 in padding
     lambda x, m: TABLE[x.argmax(-1)],
     lambda x, m: TABLE[x.argmax(-1).cumsum(1) % 10],
     lambda x, m: F.embedding(x.argmax(-1).cumsum(1).clamp(0, 9), TABLE),
     lambda x, m: TABLE[torch.arange(x.shape[1]) + 1],  # as each plan was tried
+    lambda x, m: F.embedding(m.long().cumsum(1), TABLE),  # the same as the last row's
+    lambda x, m: TABLE[TYPES.expand(B, -1).gather(1, (x[..., 0] >= 0).cumsum(1))],
+    lambda x, m: torch.cat([torch.empty(B, 0, 6), x], 1).gather(2, m.long()[..., None]),
     lambda x, m: x.gather(2, m.long()[..., None]) // (m.long()[..., None] + 1),
 ]
 OUTSIDE: list[tuple[Callable[..., Any], str]] = [
     (lambda x, m: TABLE[x[0, 0].argmax() + torch.arange(x.shape[1])], "index.Tensor.*outside"),
-    (lambda x, m: F.embedding(m.long().cumsum(1), TABLE), "embedding.*outside"),
-    (lambda x, m: TABLE.index_select(0, m[0].int().cumsum(0)), "index_select.*outside"),
+    (lambda x, m: F.embedding((x[..., 0] >= 0).cumsum(1) * 2, TABLE), "embedding.*outside"),
+    (lambda x, m: TABLE.index_select(0, x[0].argmax(-1).cumsum(0)), "index_select.*outside"),
+    (lambda x, m: TABLE[:9][(x[..., 0] >= 0).cumsum(1)], "index.*outside"),
+    (lambda x, m: TABLE[(x[..., 0] >= 0).cumsum(1) + 1], "index.*outside"),
+    (lambda x, m: F.embedding((~m).cumsum(1) * ~m * m - 1, TABLE), "embedding.*outside"),
+    (lambda x, m: x.gather(1, x.argmax(-1, True).clamp(0, 3)), "picks rows of the padded axis"),
     (lambda x, m: x.gather(2, x.argmax(-1, True).cumsum(1)), "gather.*outside"),
     (lambda x, m: TABLE[x.argmax(-1).cumsum(1) % 11], "outside"),
     (lambda x, m: TABLE[x.argmax(-1).cumsum(1).clamp(-1, 9)], "outside"),
@@ -368,6 +376,13 @@ OUTSIDE: list[tuple[Callable[..., Any], str]] = [
 def test_indices_that_lie_inside_in_padding_too(number: int) -> None:
     model, args = INSIDE[number], (X, MASK)
     check(model, sequence(model, args), [[(1, 1, 1)]] * len(args), *args, full=7)
+
+
+def test_what_counts_rows_lies_inside_up_to_so_many() -> None:
+    assert sequence(lambda x: TABLE[(x[..., 0] >= 0).cumsum(1)], (X,)).most == 9
+    twice = sequence(lambda x: TABLE[(x[..., 0] >= 0).cumsum(1) - 2].cumsum(1), (X,))
+    assert twice.most == 11 and not twice.allows(4, 12) and twice.allows(4, 11)
+    assert sequence(lambda x, m: TABLE[m.int().cumsum(1)], (X, MASK)).most is None
 
 
 @pytest.mark.parametrize("number", range(len(OUTSIDE)))

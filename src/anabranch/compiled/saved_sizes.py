@@ -83,6 +83,7 @@ def _fits(saved: SavedSizes, ranks: Sequence[int], results: int) -> bool:
             return False
         if any(outer == inner == 0 for _, outer, inner in rows):
             return False
+        sizes += [] if proof.most is None else [proof.most]
         sizes += [proof.least, *(size + 1 for row in rows for size in row)]
     named = all(len(dimension.name) <= LONGEST_NAME for dimension in saved.dimensions)
     return named and all(1 <= size <= LARGEST_SIZE for size in sizes)

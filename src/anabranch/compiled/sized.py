@@ -159,7 +159,8 @@ class SizedCalls:
                 continue
             how = "its rows stay apart" if proof.apart else "no row of a call reads padding"
             least = f", from {proof.least} rows on" if proof.least > 1 else ""
-            lines.append(f"{dimension}: padded{least}, {how}")
+            most = f", to {proof.most} rows at most" if proof.most is not None else ""
+            lines.append(f"{dimension}: padded{least}{most}, {how}")
         return lines
 
 
@@ -330,7 +331,8 @@ def _of_all_sizes(proofs: Sequence[PaddingProof]) -> PaddingProof:
         tuple(map(_of_both, *at)) for at in zip(first.results, last.results, strict=True)
     )
     least, apart = max(first.least, last.least), first.apart and last.apart
-    return replace(first, results=results, least=least, apart=apart)
+    most = min((proof.most for proof in proofs if proof.most is not None), default=None)
+    return replace(first, results=results, least=least, apart=apart, most=most)
 
 
 def _of_both(first: RowAxis, other: RowAxis) -> RowAxis:

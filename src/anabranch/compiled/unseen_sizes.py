@@ -23,6 +23,7 @@ from anabranch.compiled.entry import Entry, signature_of
 from anabranch.compiled.sized import SizedCalls
 from anabranch.errors import InputError
 from anabranch.frontend.call_readers import Reader, reader
+from anabranch.frontend.padded_indices import OUTSIDE
 from anabranch.frontend.padded_tensors import joined
 from anabranch.frontend.padding_proof import PaddingProof
 from anabranch.frontend.relayout import Strides
@@ -187,6 +188,10 @@ class Buckets:
             return None
         if isinstance(proof, Refused):
             return Refused(f"{name} is {size}, and no call is padded along it: {proof}")
+        if proof.most is not None and full[number] > proof.most:
+            return Refused(
+                f"{name} is {size}, and no call is padded to more than {proof.most}: {OUTSIDE}"
+            )
         if size < proof.least:
             return Refused(
                 f"{name} is {size}, and calls with fewer than {proof.least} are not padded"

@@ -123,6 +123,20 @@ def same_axis(*names: str) -> AxisRule:
     return rule
 
 
+def gathered(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
+    """Along its axis that of the index, which picks of what has no rows there; all others are in
+    both operands."""
+    _only(name, "self", "index")
+    own, index = call.at("self", axis), call.at("index", axis)
+    if axis in dims_of(call, len(call.shapes[value])):
+        if own is not None:
+            raise MixedRowsError("it picks rows of the padded axis")
+        return axis
+    if own is None or index is None:
+        raise MixedRowsError("its operands are padded on different axes")
+    return axis
+
+
 def leading(trailing: int, *names: str) -> AxisRule:
     """Works on the last axes, and treats all before them alike (poolings, triangles)."""
 
@@ -280,9 +294,12 @@ def slices(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
 
 
 def joined(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
-    """The axes behind `cat` and `stack`, unless they join along it."""
+    """The axes behind `cat` and `stack`, unless they join more than nothing along it."""
     stacked = len(call.result) > len(call.shapes[value])
     (dim,) = dims_of(call, len(call.result))
+    others = (call.shapes[other] for other in call.refs(name) if other != value)
+    if not stacked and dim == axis and all(0 in shape for shape in others):
+        return axis
     return None if not stacked and dim == axis else axis + (stacked and dim <= axis)
 
 
@@ -356,7 +373,7 @@ RULES: Mapping[str, AxisRule] = {
     **_named(along(dim="dims"), "flip roll"),
     **_named(along(dim="dimension"), "unfold"),
     **_named(same_axis("self", "index", "src"), "scatter scatter_add scatter_reduce"),
-    **_named(same_axis("self", "index"), "gather"),
+    **_named(gathered, "gather"),
     **_named(leading(1, "self"), "avg_pool1d max_pool1d adaptive_avg_pool1d adaptive_max_pool1d"),
     **_named(
         leading(2, "self", "input"),

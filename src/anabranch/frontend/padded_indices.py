@@ -2,6 +2,7 @@
 
     table[ids]                  padding of ids is copies of the last row, or 0: in the table
     table[start + arange(n)]    its padding counts on, and may lie behind the table's end
+    table[mask.cumsum(0)]       counts no further than rows: in the table, up to so many rows
     100 // counts.cumsum(0)     no row of the call divides by such a number
 
 Eager raises an error where an index lies outside, and a GPU's kernel ends its process. So what
@@ -14,12 +15,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from anabranch.frontend.padded_axes import CARRIED, MixedRowsError, PaddedAxis, PaddedCall, dims_of
 from anabranch.ir import ops
-from anabranch.ir.graph import Node, Ref
+from anabranch.ir.graph import Constant, Node, Ref
 from anabranch.ir.types import TensorType
 
+SAME = (*CARRIED, "aten._to_copy", "aten.to", "aten.copy")
+"""Operators that leave the numbers as they are."""
 OUTSIDE = "what it picks for padding may lie outside, where all rows of the call lie inside"
 DIVIDED = "it may divide by 0 in padding, where no row of the call does"
 ALONG_DIM = tuple(f"aten.{name}" for name in ("gather", "scatter", "scatter_add", "scatter_reduce"))
@@ -27,26 +31,57 @@ PLACES = tuple(
     f"aten.{name}" for name in ("argmax", "argmin", "argsort", "sort", "topk", "max", "min")
 )
 """Operators whose last result is places on an axis."""
+PICKING = ("aten.gather", "aten.index", "aten.index_select")
+"""Operators whose result has numbers of their first operand."""
+LARGEST_TABLE = 1 << 20
+"""Elements of a constant that is looked through."""
 DIVISIONS = tuple(f"aten.{name}" for name in ("div", "floor_divide", "remainder", "fmod"))
 """Of integers by 0 they fail."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """A value from `low` up to the number of rows and `beyond`. `rises`: no row has less than the
+    one before."""
+
+    beyond: int = 0
+    low: int = 0
+    rises: bool = True
+
+
 @dataclass(slots=True)
 class PaddedIndices:
-    """`axes`, `types`: of the values that were met. `from_calls`: those that depend on a call, its
-    states or random numbers; all others are the same in each call of a bucket, which was tried.
-    `within`: from and up to which number a value's elements lie, whatever padding is."""
+    """`axes`, `types`: of the values that were met; `rows`: of the call at least. `from_calls`:
+    those that depend on a call, its states or random numbers; all others are the same in each call
+    of a bucket, which was tried. `within`: from and up to which number a value's elements lie,
+    whatever padding is; `counted`: values that count rows; `most`: with how many rows no index lies
+    outside, None for any number."""
 
     axes: Mapping[str, tuple[PaddedAxis, ...]]
     types: Mapping[str, TensorType]
+    rows: int
     from_calls: set[str] = field(default_factory=set)
     within: dict[str, tuple[int, int]] = field(default_factory=dict)
+    counted: dict[str, _Count] = field(default_factory=dict)
+    most: int | None = None
+
+    def hold(self, constant: Constant) -> None:
+        """What is known of a constant."""
+        table = constant.value
+        if table is None or _fractional(constant.type) or not 0 < table.numel() <= LARGEST_TABLE:
+            return
+        if not isinstance(table, FakeTensor):
+            self.within[constant.name] = int(table.min()), int(table.max())
 
     def check(self, name: str, node: Node, call: PaddedCall) -> None:
         """MixedRowsError where the operator may fail for padding alone."""
         for value, size in _picked(name, call):
             if not all(self._inside(value, rows, size) for rows in self.axes.get(value, ())):
-                raise MixedRowsError(OUTSIDE)
+                count = self.counted.get(value)
+                rows_inside = size - 1 - count.beyond if count is not None else 0
+                if count is None or rows_inside < self.rows or not (count.rises or count.low >= 0):
+                    raise MixedRowsError(OUTSIDE)
+                self.most = min(rows_inside, rows_inside if self.most is None else self.most)
         divisor = call.arguments.get("other")
         if name in DIVISIONS and isinstance(divisor, Ref) and not _fractional(node.types[0]):
             own = self.axes.get(divisor.name, ())
@@ -60,6 +95,9 @@ class PaddedIndices:
         bounds, result = self._bounds(name, node, call), node.results[-1]
         if bounds is not None:
             self.within[result] = bounds
+        count = self._count(name, node, call)
+        if count is not None:
+            self.counted[result] = count
 
     def _as_a_row(self, value: str, rows: PaddedAxis) -> bool:
         return value not in self.from_calls or rows.copied or rows.alike
@@ -71,12 +109,35 @@ class PaddedIndices:
         alone = len(self.axes[value]) == 1  # where two axes have padding, both may be other
         return alone and rows.fill is not None and 0 <= rows.fill < size
 
+    def _count(self, name: str, node: Node, call: PaddedCall) -> _Count | None:
+        """How a running sum of truths along rows counts them, or what is made of one."""
+        if name == "aten.cumsum":
+            (dim,), shape = dims_of(call, len(call.result)), call.shape("self")
+            rows = call.at("self", dim) if shape else None
+            plain = rows is not None and (rows.outer, rows.inner) == (1, 1)
+            return _Count() if plain and self.within.get(node.uses[0]) == (0, 1) else None
+        counted = [self.counted[value] for value in node.uses if value in self.counted]
+        if len(counted) != 1:
+            return None
+        (count,), other = counted, call.arguments.get("other")
+        if name in ("aten.add", "aten.sub"):
+            if not isinstance(other, int) or call.arguments.get("alpha", 1) != 1:
+                return None
+            more = other if name == "aten.add" else -other
+            return _Count(count.beyond + more, count.low + more, count.rises)
+        if name == "aten.mul" and len(node.uses) == 2:
+            truths = [self.within.get(value) == (0, 1) for value in node.uses]
+            return _Count(max(count.beyond, 0), min(count.low, 0), False) if any(truths) else None
+        return count if name in SAME and len(node.uses) == 1 else None
+
     def _bounds(self, name: str, node: Node, call: PaddedCall) -> tuple[int, int] | None:
         args = call.arguments
         if node.types[-1].dtype == torch.bool:
             return 0, 1
-        if name in (*CARRIED, "aten._to_copy", "aten.to", "aten.copy") and len(node.uses) == 1:
+        if name in SAME and len(node.uses) == 1:
             return self.within.get(node.uses[0])
+        if name in PICKING and (table := call.refs("self")):
+            return self.within.get(table[0])
         low, high, divisor = args.get("min"), args.get("max"), args.get("other")
         if name in ("aten.clamp", "aten.clip") and isinstance(low, int) and isinstance(high, int):
             return low, high

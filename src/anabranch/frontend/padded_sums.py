@@ -87,6 +87,13 @@ def running(call: PaddedCall, rows: PaddedAxis) -> Along:
     return Along(PaddedAxis(rows.axis))
 
 
+def added_up(call: PaddedCall, rows: PaddedAxis) -> Along:
+    """A running sum stays as it is where 0 is added."""
+    along = running(call, rows)
+    assert along.axis is not None
+    return replace(along, axis=replace(along.axis, copied=_is(rows.fill, 0)))
+
+
 def product(call: PaddedCall, rows: PaddedAxis) -> Along:
     """Contractions: one side has zeros where the padding is."""
     if not _is(rows.fill, 0):
@@ -172,7 +179,8 @@ SUMS: Mapping[str, Sum] = {
     **_each(reduced(1), "prod all"),
     **_each(softmax(0.0), "softmax _softmax _safe_softmax"),
     **_each(softmax(-math.inf), "log_softmax _log_softmax"),
-    **_each(running, "cumsum cumprod cummax cummin logcumsumexp"),
+    **_each(added_up, "cumsum"),
+    **_each(running, "cumprod cummax cummin logcumsumexp"),
     **_each(product, "mm bmm mv matmul linear addmm baddbmm _addmm_activation"),
     **_each(attention, "scaled_dot_product_attention"),
     **_each(select, "select select_copy"),

@@ -74,7 +74,8 @@ class UnprovenError(Exception):
 class PaddingProof:
     """Padding along one dynamic axis is harmless. `zeros`: for each tensor of a call whether it is
     padded with zeros; else with copies of its last row. `results`: for each leaf of the result
-    where it has rows. `least`: rows that a call has at least. `apart`: rows do not meet, none
+    where it has rows. `least`: rows that a call has at least; `most`: up to how many it may be
+    padded, None for any number. `apart`: rows do not meet, none
     depends on its number, they share no drawn number, and nothing is written, so a call may also be
     answered in pieces. `true_masks`: truth values are padded with True in place of zeros."""
 
@@ -83,6 +84,11 @@ class PaddingProof:
     least: int = 1
     apart: bool = False
     true_masks: bool = False
+    most: int | None = None
+
+    def allows(self, size: int, more: int) -> bool:
+        """Whether a call with `size` rows may be padded to `more`."""
+        return self.least <= size and (self.most is None or more <= self.most)
 
 
 def padding_proof(
@@ -90,13 +96,20 @@ def padding_proof(
 ) -> PaddingProof:
     """That calls may be padded along the axis that has these two `sizes` in the two captures.
     `rows`: for each tensor of a call where it has rows. Masks are padded with zeros where copies
-    of the last row would not do, or with True. UnprovenError if they would not do either."""
+    of the last row would not do, or do for few rows alone, or with True. UnprovenError if they
+    would not do either."""
     first: UnprovenError | None = None
+    proofs: list[PaddingProof] = []
     for zeros, true_masks in _paddings([value.type for value in captured.graph.call_inputs], rows):
         try:
-            return _PaddingWalk(captured, other, sizes).proof(rows, zeros, true_masks)
+            proofs.append(_PaddingWalk(captured, other, sizes).proof(rows, zeros, true_masks))
         except UnprovenError as unproven:
             first = first or unproven
+            continue
+        if proofs[-1].most is None:
+            return proofs[-1]
+    if proofs:
+        return max(proofs, key=lambda proof: proof.most or 0)
     assert first is not None
     raise first
 
@@ -137,7 +150,7 @@ class _PaddingWalk:
 
     def __post_init__(self) -> None:
         self.numbers = PaddingNumbers(self.axes, self.types, self.shapes)
-        self.indices = PaddedIndices(self.axes, self.types)
+        self.indices = PaddedIndices(self.axes, self.types, max(self.sizes))
 
     def proof(
         self, rows: Sequence[Sequence[RowAxis]], zeros: tuple[bool, ...], true_masks: bool
@@ -149,6 +162,7 @@ class _PaddingWalk:
             raise UnprovenError("its code does something else for another size")
         for constant in graph.constants:
             self._declare(constant.name, constant.type, constant.type)
+            self.indices.hold(constant)
             if constant.type.numel == 1 and not constant.source and constant.value is not None:
                 self.numbers.content[constant.name] = constant.value.item()
         count = len(graph.call_inputs)
@@ -218,7 +232,7 @@ class _PaddingWalk:
             results.append(tuple((a.axis, a.outer, a.inner) for a in self.axes.get(name, ())))
             plain = len(results[-1]) < 2 and all(outer == 1 for _, outer, _ in results[-1])
             apart = apart and name not in self.met and plain
-        return PaddingProof(zeros, tuple(results), self.least, apart)
+        return PaddingProof(zeros, tuple(results), self.least, apart, most=self.indices.most)
 
     def _declare(self, name: str, type: TensorType, wide: TensorType) -> None:
         self.types[name], self.shapes[name], self.wide[name] = type, type.shape, wide.shape
@@ -343,7 +357,7 @@ class _PaddingWalk:
             self.least = max(self.least, along.least)
             self.spoiled.update(node.results[i] for i in along.spoiled if i < len(node.results))
             if along.axis is not None:
-                axis = replace(along.axis, copied=False)
+                axis = replace(along.axis, copied=along.axis.copied and not by_axis)
                 by_axis.setdefault(axis.axis, []).append(axis)
 
     def _viewed(self, node: Node) -> dict[int, list[PaddedAxis]]:

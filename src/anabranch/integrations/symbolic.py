@@ -73,7 +73,7 @@ class SymbolicCalls:
             return None
         full = min(fitting, key=lambda at: (torch.Size(at).numel(), at))
         for size, more, proof in zip(sizes, full, self._calls.proofs, strict=True):
-            if size != more and (isinstance(proof, Refused) or size < proof.least):
+            if size != more and (isinstance(proof, Refused) or not proof.allows(size, more)):
                 return None
         results = plans[full](*self._padded(inputs, sizes, full, self._calls))
         return self._calls.cut(list(results), sizes, full)
