@@ -12,10 +12,11 @@ from tests.kernels.dfg.test_concat_stores import recurrence
 from tests.kernels.triton.bodies import renormed, summed
 from tests.kernels.triton.gemm_chains import convolutions
 from tests.kernels.triton.loops import average, graph_of, hidden
+from tests.kernels.triton.test_persistent import fused
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph
-from anabranch.ir.variant import PdlMode, Variant
+from anabranch.ir.variant import PdlMode, Variant, parse_variant
 from anabranch.kernels.triton.codegen import variants
 from anabranch.kernels.triton.contraction import tiles
 
@@ -83,6 +84,21 @@ def test_sums_of_rows_are_right_in_every_tile_and_mode(dtype: str) -> None:
     for name, body in bodies.items():
         refused = wrong(bench, body, list(map(Variant, tiles(body, bench.spec))))
         assert not refused, f"{name}: {refused}"
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_persistent_ctas_are_right_in_every_mode(dtype: str) -> None:
+    """Where tiles are ragged on all sides, and where something is computed behind the product."""
+    bench = Bench.of()
+    if bench.spec.capability < (9, 0):
+        pytest.skip("needs a tensor memory accelerator: compute capability 9.0")
+    bodies = [linear(3333, 264, 1030, dtype), linear(4284, 768, 2304, dtype)]
+    bodies += [fused(2142, 1536)] if dtype == "f16" else []
+    for body in bodies:
+        walked = [v for v in variants(body, bench.spec) if ".g" in str(v)]
+        other = f"contraction:128x128x64.k1.w4.s3.g{bench.spec.sms}"
+        refused = wrong(bench, body, [*walked, parse_variant(other)])
+        assert not refused, f"{body.name}: {refused}"
 
 
 POOL = """

@@ -37,6 +37,7 @@ WRITTEN: dict[str, Tile] = {
     "contraction:64x32x128.k4.w8.s3": ContractionTile(64, 32, 128, 4, 8, 3),
     "contraction:1x8x512.k1.w4.s1.tf32": ContractionTile(1, 8, 512, 1, 4, 1, tf32=True),
     "contraction:64x32x64.k1.w4.s4.r": ContractionTile(64, 32, 64, 1, 4, 4, added_first=True),
+    "contraction:64x32x64.k1.w4.s4.g132": ContractionTile(64, 32, 64, 1, 4, 4, ctas=132),
     "contraction:8x8x8.k1.w4.s2.tf32.r": ContractionTile(8, 8, 8, 1, 4, 2, True, True),
     "attention:16x128.w4.s1": AttentionTile(16, 128, 4, 1),
     "attention:16x64.k8.w4.s2.tf32": AttentionTile(16, 64, 4, 2, tf32=True, split=8),

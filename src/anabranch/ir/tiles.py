@@ -4,7 +4,7 @@
                                       split among 4 CTAs; 4 warps, 3 stages of loads
 
 >>> parse_tile("contraction:64x32x128.k4.w4.s3.tf32")
-ContractionTile(m=64, n=32, k=128, split=4, warps=4, stages=3, tf32=True, added_first=False)
+ContractionTile(m=64, n=32, k=128, split=4, warps=4, stages=3, tf32=True, added_first=False, ctas=1)
 >>> text_tile(RowsTile(16, 64, warps=4))
 'rows:16x64.w4'
 
@@ -68,7 +68,8 @@ class RowsTile:
 @dataclass(frozen=True, slots=True)
 class ContractionTile:
     """`m` rows by `n` columns, `k` of the depth a step; `split` CTAs share the depth. `tf32`: fp32
-    factors are multiplied in it; `added_first`: the addend is read before the products."""
+    factors are multiplied in it; `added_first`: the addend is read before the products. `ctas`: of
+    persistent CTAs how many walk over the tiles; 1 where each tile has a CTA of its own."""
 
     m: int
     n: int
@@ -78,6 +79,7 @@ class ContractionTile:
     stages: int
     tf32: bool = False
     added_first: bool = False
+    ctas: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ GRAMMARS: dict[str, tuple[type[PartTile], str]] = {
     "rows": (RowsTile, "{height}x{width}[.k{split}].w{warps}"),
     "contraction": (
         ContractionTile,
-        "{m}x{n}x{k}.k{split}.w{warps}.s{stages}[.tf32{tf32}][.r{added_first}]",
+        "{m}x{n}x{k}.k{split}.w{warps}.s{stages}[.tf32{tf32}][.r{added_first}][.g{ctas}]",
     ),
     "attention": (
         AttentionTile,

@@ -23,7 +23,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from anabranch.errors import VerifyError
-from anabranch.ir.tiles import Tile, parse_tile, template_of, text_tile, verify_tile
+from anabranch.ir.tiles import (
+    ContractionTile,
+    Tile,
+    parse_tile,
+    template_of,
+    text_tile,
+    verify_tile,
+)
 
 WHOLE_PERCENT = 100
 """Percent of the L1 memory that is shared memory where a variant says nothing."""
@@ -102,6 +109,13 @@ def parse_variant(text: str) -> Variant:
 def without_carveout(variant: Variant) -> Variant:
     """What the kernel's text depends on: the carve-out is said to the launch alone."""
     return replace(variant, carveout=WHOLE_PERCENT)
+
+
+def undescribed(variant: Variant | str) -> Variant:
+    """The same kernel without tensor descriptors: with a CTA for each tile."""
+    variant = parse_variant(variant) if isinstance(variant, str) else variant
+    assert isinstance(variant.tile, ContractionTile), "no other template has them"
+    return replace(variant, tile=replace(variant.tile, ctas=1))
 
 
 def verify_variant(variant: Variant) -> None:

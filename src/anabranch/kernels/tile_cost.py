@@ -23,8 +23,8 @@ with steps one after the other that a block takes through the depth. Three thing
 once: its load is on its way (hidden by as many stages as there are), its bytes come through L2, and
 its warps issue reads of shared memory and products. The slowest decides, and a little more than
 that where two are equally slow: warps do not wait in turn. The numbers are a `Pace`: TILES is what
-`benchmarks/pace.py` fits to the tiles of 21 layers that an H200 was timed on, fast and slow, ROWS
-to those of five layers of one row.
+`benchmarks/pace.py` fits to the tiles of 21 layers at batch 1 that an H200 was timed on, fast and
+slow, and of twelve products of 554 to 10,880 rows, ROWS to those of three layers of one row.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class Pace:
     included; copy_clocks: of one warp for 512 bytes of it. issue: of each warp in a step whose
     loads are all there. read: how often a byte of shared memory is read, without groups of warps.
     product: how many times as long as at the peak products take; of one row, clocks of a lane for
-    one. last: of 1024 results of a warp, their end and their way to memory. more: of a wave after
-    the first, the part that it adds. meet: what blocks that share a tile pay for the counter and
-    the last one's round through L2; split: and for each of them. l2: bytes that one SM gets from
-    L2 in a clock while all of them read.
+    one. last: of 1024 results of a warp, their end and their way to memory. more: of what the last
+    of several waves leaves empty, the part that it takes all the same. meet: what blocks that share
+    a tile pay for the counter and the last one's round through L2; split: and for each of them. l2:
+    bytes that one SM gets from L2 in a clock while all of them read.
     """
 
     start: float
@@ -97,26 +97,26 @@ class Pace:
 
 
 TILES = Pace(
-    start=1.66,
-    block=0.1,
-    latency=0.184,
-    copy_clocks=24.6,
-    issue=0.0149,
-    read=1.99,
-    product=1.92,
-    last=0.126,
-    more=2.07,
-    meet=0.941,
-    split=0.0242,
-    l2=47.7,
+    start=1.68,
+    block=0.0954,
+    latency=0.175,
+    copy_clocks=25.7,
+    issue=0.0156,
+    read=2.1,
+    product=1.44,
+    last=0.155,
+    more=0.724,
+    meet=0.964,
+    split=0.0482,
+    l2=52.9,
 )
 ROWS = Pace(
-    start=1.55,
-    block=0.03,
-    issue=0.0179,
-    product=9.38,
-    more=1.87,
-    meet=0.784,
+    start=1.51,
+    block=0.0339,
+    issue=0.021,
+    product=9.35,
+    more=0.424,
+    meet=0.791,
     l2=48.0,
 )
 
@@ -318,8 +318,10 @@ def _whole_us(block: TileWork, spec: TargetSpec, peak: float, pace: Pace, held: 
 
 
 def waves(blocks: int, held: int, spec: TargetSpec, pace: Pace) -> float:
-    """How many times as long as its first wave a launch takes; `held`: blocks an SM holds."""
-    return 1.0 + pace.more * max(0.0, blocks / (held * spec.sms) - 1.0)
+    """How many times as long as its first wave a launch takes; `held`: blocks an SM holds. The last
+    wave takes nearly as long as a full one, however few blocks it has."""
+    full = blocks / (held * spec.sms)
+    return max(1.0, full + pace.more * (math.ceil(full) - full))
 
 
 def pace_of(block: TileWork) -> Pace:

@@ -32,6 +32,7 @@ def add(x, y, out):
     inside = i < 5000
     tl.store(out + i, tl.load(x + i, inside) + tl.load(y + i, inside), inside)
 """
+UNDESCRIBED = "contraction:64x32x32.k1.w4.s2"
 BROKEN = ADD.replace("inside = i < 5000", "inside = i < nowhere")
 BODY = """\
 graph add {
@@ -59,6 +60,8 @@ PROGRAMS = {
         scratch=4096,
         counters=8,
     ),
+    f"{UNDESCRIBED}.g3": replace(PROGRAM, described=(0,)),
+    UNDESCRIBED: replace(PROGRAM, text=ADD.replace("def add(", "def plain("), entry="plain"),
 }
 
 

@@ -65,6 +65,19 @@ def test_an_address_that_is_not_aligned_gets_code_that_does_not_assume_it(
     assert len(known.cubin.code) < len(careful.cubin.code)
 
 
+def test_a_described_pointer_that_is_not_aligned_gets_the_kernel_without_descriptors(
+    made: Any, triton: Triton, driver: Any
+) -> None:
+    task = made.task("contraction:64x32x32.k1.w4.s2.g3")
+    for shift in (0, 1, 8):
+        triton.runner(task, made.values(shift=shift), None)()
+    assert [launch.function for launch in driver.launches] == ["add 1", "plain 2", "add 1"]
+    moved = made.values()
+    moved["y"] = made.values(shift=1)["x"]  # is not described
+    triton.runner(task, moved, None)()
+    assert driver.launches[-1].function == "add 3"
+
+
 def test_a_value_that_moves_is_followed(made: Any, triton: Triton, driver: Any) -> None:
     """Results of kernels that allocate appear late and lie elsewhere in each run."""
     values = made.values()

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from anabranch.ir import ops
 from anabranch.ir.components import components
@@ -22,7 +22,15 @@ from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.tiles import HorizontalTile, PartTile, ScatterTile, Tile, of_template, template_of
+from anabranch.ir.tiles import (
+    ContractionTile,
+    HorizontalTile,
+    PartTile,
+    ScatterTile,
+    Tile,
+    of_template,
+    template_of,
+)
 from anabranch.ir.variant import PdlMode, Variant, parse_variant, without_carveout
 from anabranch.kernels.dfg.lower import MOST_NODES
 from anabranch.kernels.dfg.scans import SCANS
@@ -228,7 +236,13 @@ def _tiles(body: Graph, spec: TargetSpec, pruning: PruningName) -> Sequence[Tile
     if len(parts) < 2:
         return tiles
     each = ([variant.tile for variant in _variants(part, spec, pruning)] for part in parts)
-    return joint_tiles([[t for t in own if not isinstance(t, HorizontalTile)] for own in each])
+    return joint_tiles([[tile for tile in own if _may_share(tile)] for own in each])
+
+
+def _may_share(tile: Tile) -> TypeGuard[PartTile]:
+    """Whether its CTAs may be some of a launch, beside those of other parts."""
+    persistent = isinstance(tile, ContractionTile) and tile.ctas > 1
+    return not isinstance(tile, HorizontalTile) and not persistent
 
 
 def _read(variant: Variant | str) -> Variant:

@@ -17,6 +17,8 @@ Sums over few numbers of a row that lie in memory are read before the products a
 them; every CTA of a row does so, the first one stores what is a result. Sums over blocks of the
 results' columns are sums of the tile, which holds whole blocks.
 
+Large products of two matrices have persistent CTAs, too (`persistent`, `.g132`).
+
 One row (a linear layer of one sample) is no work for tensor cores: `1x8x512` gives each CTA 8
 columns, multiplies element by element along the depth and adds up at the end.
 
@@ -45,7 +47,7 @@ from anabranch.kernels.dfg.index_expr import Axis, axes_of
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.simplify import bounded, const
 from anabranch.kernels.dfg.traversal import AxisIndices, loads, substitute
-from anabranch.kernels.triton import split_k
+from anabranch.kernels.triton import persistent, split_k
 from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import chosen
@@ -117,6 +119,8 @@ def grid(body: Graph, tile: ContractionTile) -> LaunchGrid:
 
 def _grid_of(contraction: Contraction, tile: ContractionTile, share: Share) -> LaunchGrid:
     tiles = -(-contraction.m // tile.m) * -(-contraction.n // tile.n)
+    if tile.ctas > 1:
+        return min(tile.ctas, tiles), 1, 1
     return tiles, share.split, contraction.batches
 
 
@@ -129,6 +133,8 @@ def _suited(body: Graph, tile: ContractionTile) -> Contraction:
         raise ValueError(f"{text_tile(tile)} does not suit {contraction.m} rows")
     if tile.n % contraction.block:
         raise ValueError(f"{text_tile(tile)} cuts blocks of {contraction.block} columns")
+    if tile.ctas > 1 and (why := persistent.why_not(contraction, tile)):
+        raise ValueError(why.sentence)
     return contraction
 
 
@@ -137,6 +143,8 @@ def _written(body: Graph, tile: ContractionTile, asked: int | None) -> KernelTre
     """The kernel, of one stage; see `early` for `asked`, None where nothing is read early."""
     contraction = found_in(body)
     assert not isinstance(contraction, Refused), "the tile suits it"
+    if tile.ctas > 1:
+        return persistent.write(body, contraction, tile)
     steps = steps_of(contraction, tile.k, "deep")
     share = Share.of(steps.count, tile.split)
     grid = TileGrid.of(contraction, tile.m, tile.n)

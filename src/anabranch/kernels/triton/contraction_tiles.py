@@ -20,6 +20,7 @@ import torch
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.tiles import ContractionTile
 from anabranch.kernels.tile_cost import TileBound, TileWork, bound, has_cores, peak_of, time_us
+from anabranch.kernels.triton import persistent
 from anabranch.kernels.triton.contraction_axes import Contraction
 from anabranch.kernels.triton.k_loop import steps_of
 from anabranch.kernels.triton.tile_ranking import LEAST_DEPTH, by_time, oversized
@@ -115,10 +116,12 @@ def chosen(
         timed = sorted(timed, key=lambda pair: -limits[pair[0]].limit)
     if contraction.reads > 1:
         return _of_windows(timed, sizes)
-    tiles = kept_of(tile for tile, _ in timed)
+    walked = [] if by_limit else _persistent(contraction, sizes, spec)
+    order = sorted([*timed, *walked], key=lambda pair: pair[1]) if walked else timed
+    tiles = kept_of(tile for tile, _ in order)
     if not contraction.added:
         return tiles
-    whole = [tile for tile in tiles if tile.split == 1]
+    whole = [tile for tile in tiles if tile.split == 1 and tile.ctas == 1]
     return [*tiles, *(replace(tile, added_first=True) for tile in whole[:ADDED_FIRST])]
 
 
@@ -134,11 +137,23 @@ def kept_of(
     seen: Counter[tuple[int, ...]] = Counter()
     tiles: list[ContractionTile] = []
     for tile in order:
-        same = tile.m, tile.n, tile.k, tile.split, tile.warps
+        same = tile.m, tile.n, tile.k, tile.split, tile.warps, tile.ctas
         seen[same] += 1
         if seen[same] <= likes and len(tiles) < kept:
             tiles.append(tile)
     return tiles
+
+
+def _persistent(
+    contraction: Contraction, sizes: ContractionSizes, spec: TargetSpec
+) -> list[tuple[ContractionTile, float]]:
+    """The tiles of persistent CTAs that are tried, and what they are ranked by."""
+    peak, counts = peak_of(sizes.dtype, spec), dict(sizes.steps)
+    works = (
+        (tile, _block(sizes, tile, counts[tile.k], spec))
+        for tile in persistent.tiles(contraction, spec)
+    )
+    return [(tile, persistent.GAIN * time_us(work, spec, peak)) for tile, work in works]
 
 
 def _of_windows(

@@ -62,6 +62,8 @@ def write_horizontal(body: Graph, trees: Sequence[KernelTree]) -> Program:
     """The parts' kernels as one. ValueError where they cannot be."""
     if len(trees) < 2 or len({tree.warps for tree in trees}) > 1:
         raise ValueError("a horizontal fusion has several parts, of equally many warps")
+    if any(tree.described for tree in trees):
+        raise ValueError("persistent CTAs share a launch with no other part")
     names, table = names_of(body), types(body)
     values = tuple(dict.fromkeys(name for tree in trees for name in tree.pointers))
     scratch, counters = _sums([-(-tree.scratch // ALIGNED) * ALIGNED for tree in trees], trees)

@@ -95,12 +95,15 @@ class TileGrid:
         return {axis: f"{axis.name}_in" for axis, size in sides if axis.extent % size}
 
     def write(self, out: Emission, split: int, starts: tuple[str, str]) -> None:
-        """The tile's own place, and its rows and columns as shapes that broadcast to it; it is one
-        of `split` parts of the depth, and begins at these `starts`."""
+        """The tile's own place, and `write_sides`; it is one of `split` parts of the depth."""
         places = {"tile": True, "part": split > 1, "batch": self.batch.extent > 1}
         for at, (name, several) in enumerate(places.items()):
             if several:
                 out.let(name, (GridPlace(at),))
+        self.write_sides(out, starts)
+
+    def write_sides(self, out: Emission, starts: tuple[str, str]) -> None:
+        """Its rows and columns as shapes that broadcast to the tile, which begins at `starts`."""
         (rows, columns), (first, left) = self.shape, starts
         if rows == 1:
             out.let("col", f"{left} + tl.arange(0, {columns})[:, None]")

@@ -28,6 +28,9 @@ class KernelCall:
     counters: 32-bit integers that are 0 before the first run and that each run leaves at 0, one
     more pointer, the last, if not 0; unlike scratch they belong to this kernel alone.
 
+    described: which of the pointers tensor descriptors are made of, by position: the text is for
+    such as point to multiples of 16 bytes.
+
     pdl: the text waits for the kernel before it by itself (programmatic dependent launch, compute
     capability 9.0 and up), so it may be launched while that one still runs.
     """
@@ -40,6 +43,7 @@ class KernelCall:
     stages: int = 1
     scratch: int = 0
     counters: int = 0
+    described: tuple[int, ...] = ()
     pdl: bool = False
 
     @property

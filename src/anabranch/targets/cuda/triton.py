@@ -10,7 +10,8 @@ cubins, in other processes, and for none that the cache has: launching needs the
 Sizes and strides are literals of a text. So is what a pointer is known to be a multiple of: a value
 of the arena always is one of 16 bytes, a slice of another value need not be. A kernel is compiled
 for the former ahead, for other addresses when a tensor with such an address is first seen, which is
-before anything is captured.
+before anything is captured. A text with tensor descriptors of such an address gives way to the same
+kernel without them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from anabranch.ir.protocols import Probe
 from anabranch.ir.refused import Refused
 from anabranch.ir.task import Kernel, Resources, Task
 from anabranch.ir.types import TensorType, type_of
-from anabranch.ir.variant import Variant
+from anabranch.ir.variant import Variant, undescribed
 from anabranch.kernels.triton import Program
 from anabranch.kernels.triton.codegen import program
 from anabranch.targets.cuda.compile_pool import Crew
@@ -221,7 +222,9 @@ class Triton:
             if not bound or bound[0].buffers != addresses:
                 for name in written.pointers:
                     _agrees(task, name, values[name], declared[name])
-                bound[:] = [self._bind(written, addresses)]
+                unfit = any(addresses[at] % ALIGNMENT for at in written.described)
+                fit = self._write(kernel.body, undescribed(kernel.variant)) if unfit else written
+                bound[:] = [self._bind(fit, addresses)]
             return bound[0]
 
         def call() -> None:
