@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from benchmarks.kernel_timing import CHAIN, Bench, chain, tensors_of
 from benchmarks.layers import linear
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anabranch.bench.harness import write
@@ -33,6 +34,25 @@ LAYERS = ((768, 2304), (768, 768), (768, 3072), (3072, 768), (4096, 4096), (2048
 """Depth and columns: those of BERT-base, and of larger transformers."""
 SECONDS = 0.05
 """Of timing for each kernel."""
+
+
+class Linears(nn.Module):
+    """The layers of BERT-base apart from each other, for inputs of several numbers of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(*sizes) for sizes in LAYERS[:4])
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(
+            layer(x) for x in inputs for layer in self.layers if layer.in_features == x.shape[1]
+        )
+
+
+def linears() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """For `anabranch record`: every product of 554, 4,284 and 10,880 rows alone."""
+    sizes = [(rows, depth) for rows in (554, 4284, 10880) for depth in (768, 3072)]
+    return Linears().eval(), tuple(torch.randn(size) for size in sizes)
 
 
 def with_gelu(rows: int, depth: int, columns: int) -> Graph:
@@ -54,12 +74,12 @@ def main() -> None:
     parser.add_argument("--tiles", type=int, default=8, help="of ours with a CTA for each")
     parser.add_argument("--json", type=Path)
     flags = parser.parse_args()
-    found: list[dict[str, Any]] = []
+    timed: list[dict[str, Any]] = []
     for row in rows(tuple(flags.rows or ROWS), flags.tiles):
-        found.append(row)
+        timed.append(row)
         print(row, flush=True)
         if flags.json is not None:
-            write(flags.json, "large products", "cuda", vars(flags), found)
+            write(flags.json, "large products", "cuda", vars(flags), timed)
 
 
 def rows(sizes: tuple[int, ...], most: int) -> Iterator[dict[str, Any]]:

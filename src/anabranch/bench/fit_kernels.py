@@ -83,14 +83,16 @@ def fit_kernels(
     models: Sequence[str] = (),
     trace: Trace | None = None,
     compile: Callable[..., Any] = api.compile,
+    batches: Sequence[int] = (1,),
 ) -> tuple[FittedKernels, dict[str, Any]]:
     """The model of the profile in this file, and the record of how well it predicts networks held
     out. `models`: those that it was recorded of, at least two; without, those of the shipped one.
-    OptionError if nothing could be held out."""
+    `batches`: those that they were recorded at; a network is held out at all of them. OptionError
+    if nothing could be held out."""
     trace = trace or Trace()
     names = models or tuple(f"zoo:{name}" for name in RECORDED_NETWORKS)
     loaded = load_profile(profile)
-    gathered = gather(names, f"sim:{Path(profile)}", loaded, trace, compile)
+    gathered = gather(names, f"sim:{Path(profile)}", loaded, trace, compile, batches)
     held = {name: _without(name, gathered) for name in names}
     if len(names) < 2 or not all(held.values()):
         raise OptionError(
@@ -121,6 +123,7 @@ def gather(
     profile: Profile,
     trace: Trace,
     compile: Callable[..., Any] = api.compile,
+    batches: Sequence[int] = (1,),
 ) -> TimedKernels:
     """The kernels of these networks that the profile has times of."""
     spec = replace(resolve(target).spec, tf32=False)
@@ -128,11 +131,12 @@ def gather(
     timed_tasks: dict[str, tuple[Task, float]] = {}
     users: dict[str, set[str]] = defaultdict(set)
     plans: dict[str, tuple[str, ...]] = {}
-    for done, name in enumerate(names):
-        trace.progress("fit", done, len(names), name)
-        model, args = load_model(name, 1, "fp16", "cpu")
+    each = [(name, batch) for name in names for batch in batches]
+    for done, (name, batch) in enumerate(each):
+        trace.progress("fit", done, len(each), name if batch == 1 else f"{name}, batch {batch}")
+        model, args = load_model(name, batch, "fp16", "cpu")
         options = {"target": target, "search": "none", "scheduler": "sequential"}
-        options |= {"horizontal_fusion": "none"}
+        options |= {"horizontal_fusion": "none", "effort": "max"}  # less leaves engines out
         compiled = compile(model, args, verify=False, fullgraph=True, **options)
         for task, candidates in considered(compiled)[0]:
             for candidate in candidates:
@@ -146,10 +150,9 @@ def gather(
                     timed_tasks[key] = own, timing.us
                     users[key].add(name)
         tasks = compiled.entries[-1].compilation.plan.tasks.tasks
-        plans[name] = tuple(
-            key for key in (timing_key(t, False) for t in tasks) if key in timed_tasks
-        )
-    trace.progress("fit", len(names), len(names))
+        keys = (timing_key(task, False) for task in tasks)
+        plans[name] = (*plans.get(name, ()), *(key for key in keys if key in timed_tasks))
+    trace.progress("fit", len(each), len(each))
     samples = {
         key: Sample(frozenset(users[key]), launches, us, rough.task(task).us)
         for key, (task, us) in timed_tasks.items()

@@ -113,7 +113,7 @@ def run(
         _calibrate(calibrate, output, json)
         return
     if fit_kernels:
-        _fit_kernels(fit_kernels, models or (), output, json)
+        _fit_kernels(fit_kernels, models or (), batches, output, json)
         return
     if schedules:
         _schedules(models, dtypes, batches, seconds, target, kernels, output, json)
@@ -205,9 +205,11 @@ def _resources(
     _tell(added(facts), before, output, json)
 
 
-def _fit_kernels(profile: Path, models: Sequence[str], output: Path, json: str | None) -> None:
+def _fit_kernels(
+    profile: Path, models: Sequence[str], batches: Sequence[int], output: Path, json: str | None
+) -> None:
     with ProgressDisplay("fitting", "fit") as watch:
-        model, record = fitting.fit_kernels(str(profile), models, Trace(watch))
+        model, record = fitting.fit_kernels(str(profile), models, Trace(watch), batches=batches)
     save_kernel_model(model, output)
     rows = record["networks"]
     off = sorted(row["median_error"] for row in rows)[len(rows) // 2]

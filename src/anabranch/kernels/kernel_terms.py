@@ -47,6 +47,7 @@ from anabranch.kernels.triton import (
     contraction_tiles,
     gemm_chain,
     gemm_chain_tiles,
+    persistent,
     rows,
     sequence,
     window,
@@ -196,8 +197,10 @@ def _generated(body: Graph, tile: Tile, spec: TargetSpec) -> tuple[LaunchTerms, 
             return ()
         own = "contraction of a row" if product.m == 1 else template
         own = "contraction of taps" if product.reads > 1 else own
-        terms = _contraction(product, tile, body, table, spec)
-        return (LaunchTerms(own, template, _kept(_shared(size, body, table, spec) | terms)),)
+        terms = _shared(size, body, table, spec) | _contraction(product, tile, body, table, spec)
+        if tile.ctas > 1:  # too few were timed for factors of their own
+            terms = {name: persistent.GAIN * value for name, value in terms.items()}
+        return (LaunchTerms(own, template, _kept(terms)),)
     terms = _shared(size, body, table, spec) | _light(body, tile, size, table, spec)
     return (LaunchTerms(template, "light", _kept(terms)),)
 
