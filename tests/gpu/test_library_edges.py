@@ -116,3 +116,33 @@ def test_what_a_library_reads_has_been_written() -> None:
             for call, first in zip(calls, want, strict=True):
                 assert all(map(torch.equal, run(call, clone=True), first))
     assert ran
+
+
+MASKS: dict[str, Callable[[int, int], Tensor | None]] = {
+    "none": lambda rows, keys: None,
+    "truths": lambda rows, keys: torch.rand(3, 1, 1, keys, device="cuda") > 0.3,
+    "truths for each query": lambda rows, keys: torch.rand(1, 1, rows, keys, device="cuda") > 0.3,
+    "numbers": lambda rows, keys: torch.randn(3, 4, rows, keys, device="cuda").half(),
+}
+
+
+@pytest.mark.parametrize("rows, keys", [(64, 64), (477, 476), (1, 200)])
+@pytest.mark.parametrize("kind", MASKS)
+def test_attention_by_cudnn_gives_what_fp64_gives(kind: str, rows: int, keys: int) -> None:
+    """Zeros for a query that sees no key, too."""
+    torch.manual_seed(0)
+    q = torch.randn(3, rows, 4, 64, device="cuda", dtype=torch.float16).transpose(1, 2)
+    k, v = (torch.randn(3, 4, keys, 64, device="cuda", dtype=torch.float16) for _ in range(2))
+    mask = MASKS[kind](rows, keys)
+    if mask is not None and mask.dtype == torch.bool:
+        mask[0, 0, 0] = False
+    try:
+        found = torch.ops.anabranch.scaled_dot_product_cudnn(q, k, v, mask, False, 0.125)
+    except RuntimeError as refused:
+        pytest.skip(f"cuDNN takes no such tensors: {str(refused)[:200]}")
+    wide = mask if mask is None or mask.dtype == torch.bool else mask.double()
+    truth = torch.ops.aten._scaled_dot_product_attention_math(
+        q.double(), k.double(), v.double(), wide, 0.0, False, scale=0.125
+    )[0]
+    torch.testing.assert_close(found.double(), truth, rtol=2e-3, atol=2e-3)
+    assert found.stride() == q.stride()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from anabranch.ir import custom_ops, ops
 from anabranch.ir.eval import eval_graph
@@ -132,6 +133,25 @@ def test_attention_and_its_backward_are_those_of_fp64(name: str, dtype: torch.dt
         backward = "anabranch.scaled_dot_product_backward.default"
         said = ops.infer(backward, (Ref("g"), *given, Ref("o"), Ref("l"), *told[1:]), (), known)
         assert said == tuple(map(type_of, found))
+
+
+@pytest.mark.parametrize("kind", ["none", "truths", "numbers", "causal"])
+def test_attention_by_cudnn_is_torchs_where_there_is_no_cudnn(kind: str) -> None:
+    q = torch.randn(2, 5, 3, 8).transpose(1, 2)
+    k, v = torch.randn(2, 3, 7, 8), torch.randn(2, 3, 7, 8)
+    truths = torch.rand(2, 1, 1, 7) > 0.4
+    truths[1] = False
+    numbers = torch.zeros(2, 1, 1, 7).masked_fill(~truths, -torch.inf)
+    mask = {"truths": truths, "numbers": numbers}.get(kind)
+    told = (mask, kind == "causal", 0.3)
+    found = torch.ops.anabranch.scaled_dot_product_cudnn(q, k, v, *told)
+    want = F.scaled_dot_product_attention(q, k, v, mask, 0.0, told[1], scale=0.3)
+    torch.testing.assert_close(found, want)
+    known = {n: type_of(x) for n, x in zip("qkv", (q, k, v), strict=True)}
+    known |= {} if mask is None else {"m": type_of(mask)}
+    given = (Ref("q"), Ref("k"), Ref("v"), None if mask is None else Ref("m"), *told[1:])
+    said = ops.infer("anabranch.scaled_dot_product_cudnn.default", given, (), known)
+    assert said == (type_of(found),)
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])

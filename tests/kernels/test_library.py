@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 import anabranch
 from anabranch.ir.eval import eval_graph
+from anabranch.ir.inputs import random_tensor
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph, text_graph
@@ -211,3 +212,60 @@ def test_operators_of_which_torch_says_no_types_run_as_they_are(name: str, targe
     results: Any = fast(x) if target == "cpu" else eval_graph(body, [x], torch.device("cpu"))
     leaves = tree_leaves(function(x))
     torch.testing.assert_close(tree_leaves(results), leaves)
+
+
+ATTENTION = """
+graph a {{
+  input %q: {0}[2,3,5,{1}]{{{2},{1},{3},1}}
+  input %k: {0}[2,3,7,{1}]
+  input %v: {0}[2,3,7,{1}]
+  input %m: {4}
+  %a: {0}[2,3,5,{1}]{{{2},{1},{3},1}} = aten.scaled_dot_product_attention.default({5})
+  return %a
+}}"""
+
+
+def attends(
+    dtype: str = "f16",
+    head: int = 16,
+    mask: str = "b1[2,1,1,7]",
+    call: str = "%q, %k, %v, %m, 0.0, False",
+) -> str:
+    """Queries lie side by side within a token, as do results."""
+    return ATTENTION.format(dtype, head, 15 * head, 3 * head, mask, call)
+
+
+CUDNN_TAKES = {
+    "truths": attends(),
+    "numbers": attends("bf16", mask="bf16[1,3,5,7]"),
+    "no mask": attends(call="%q, %k, %v"),
+    "causal, scaled": attends(call="%q, %k, %v, None, 0.0, True, scale=0.5"),
+}
+CUDNN_LEAVES = {
+    "fp32": attends("f32"),
+    "heads of 12": attends(head=12),
+    "dropout": attends(call="%q, %k, %v, None, 0.5"),
+    "a mask of another type": attends(mask="f32[1,1,5,7]"),
+}
+
+
+@pytest.mark.parametrize("name", CUDNN_TAKES)
+def test_attention_by_cudnn_is_what_the_model_calls(name: str) -> None:
+    graph = parse_graph(CUDNN_TAKES[name])
+    here = TargetSpec("cuda", "a GPU")
+    kernels = [k for p in PROVIDERS for k in p.kernels(Task("t", graph), here)]
+    (kernel,) = (k for k in kernels if k.name == "scaled_dot_product_cudnn")
+    assert kernel.body.nodes[0].types == graph.nodes[0].types
+    tensors = [random_tensor(value.type, at) for at, value in enumerate(graph.inputs)]
+    if tensors[3].dtype == torch.bool:
+        tensors[3][0] = False  # no query of the first image sees a key
+    want, got = eval_graph(graph, tensors)[0], eval_graph(kernel.body, tensors)[0]
+    torch.testing.assert_close(got, want)
+    assert got.stride() == want.stride()
+    assert not any("cudnn" in offer for offer in offers(CUDNN_TAKES[name], GPU)), "none was timed"
+
+
+@pytest.mark.parametrize("name", CUDNN_LEAVES)
+def test_attention_that_cudnn_does_not_take(name: str) -> None:
+    here = TargetSpec("cuda", "a GPU")
+    assert offers(CUDNN_LEAVES[name], here) == ["aten.aten"]

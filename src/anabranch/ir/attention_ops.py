@@ -1,5 +1,6 @@
-"""Attention whose backward is known: what a training step has of it, on every device.
+"""Attention by cuDNN, and attention whose backward is known: what a training step has of it.
 
+    out = anabranch.scaled_dot_product_cudnn(q, k, v, mask, causal, scale)
     out, lse = anabranch.scaled_dot_product_forward(q, k, v, mask, causal, scale)
     dq, dk, dv = anabranch.scaled_dot_product_backward(grad, q, k, v, mask, out, lse, causal, scale)
 
@@ -11,6 +12,10 @@ understands. These mean the same whatever computes them: FlashAttention where it
 in the order that gives equal bits), the memory-efficient kernels where there is a mask, on a CPU
 torch's own, and products elsewhere, in fp64 among others. As torch's own do, `out` lies in the
 order of axes that q lies in, and each gradient in that of what it is of.
+
+cuDNN's attention is another kernel for what a model calls: torch takes it by a switch of the
+process alone. A query that sees no key gets zeros, as torch's other kernels give it; cuDNN divides
+by nothing there. Where there is no cuDNN, torch computes it as it does.
 """
 
 from __future__ import annotations
@@ -25,7 +30,10 @@ from anabranch.ir.deterministic_switch import in_order
 
 FORWARD = "anabranch.scaled_dot_product_forward.default"
 BACKWARD = "anabranch.scaled_dot_product_backward.default"
+CUDNN = "anabranch.scaled_dot_product_cudnn.default"
 SCHEMAS = (
+    "scaled_dot_product_cudnn(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, "
+    "bool causal, float scale) -> Tensor",
     "scaled_dot_product_forward(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, "
     "bool causal, float scale) -> (Tensor, Tensor)",
     "scaled_dot_product_backward(Tensor grad, Tensor query, Tensor key, Tensor value, "
@@ -65,6 +73,35 @@ def forward(
         weights = torch.exp(read - lse.masked_fill(lse == -torch.inf, 0)[..., None])
         out = (weights @ v.to(weights.dtype)).to(q.dtype)
     return laid_as(out, q), lse.to(_wide(q)).contiguous()
+
+
+def by_cudnn(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> Tensor:
+    """`forward` without the sums. `mask`: truths, or numbers that are added, None for none.
+    RuntimeError where cuDNN takes no such tensors."""
+    bias = mask
+    if mask is not None and mask.dtype == torch.bool:
+        bias = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, -torch.inf)
+    _check(q, k, v, bias)
+    if q.device.type != "cuda":
+        plain = F.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale)
+        return laid_as(plain, q)
+    whole = None if bias is None else bias.expand(*q.shape[:3], k.shape[2])
+    out = aten._scaled_dot_product_cudnn_attention(
+        q, k, v, whole, False, 0.0, causal, False, scale=scale
+    )[0]
+    if bias is not None:
+        out = torch.where((bias > -torch.inf).any(-1, keepdim=True), out, 0)
+    return laid_as(out, q)
+
+
+def shape_of_cudnn(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> Tensor:
+    """The result without data. RuntimeError for sizes that attention does not have."""
+    floating = mask if mask is None or mask.is_floating_point() else mask.to(q.dtype)
+    return shape_of_forward(q, k, v, floating, causal, scale)[0]
 
 
 def backward(

@@ -7,7 +7,8 @@
     anabranch.to_contiguous(x)                      x.to(memory_format=torch.contiguous_format)
     anabranch.bernoulli_like(x, p)                  0 and 1, drawn in the order of the memory of x
     anabranch.check(truth, text)                    a RuntimeError of this text where it is false
-    anabranch.scaled_dot_product_forward(q, ...)    attention and its backward (`attention_ops`)
+    anabranch.scaled_dot_product_cudnn(q, ...)      attention by cuDNN (`attention_ops`)
+    anabranch.scaled_dot_product_forward(q, ...)    attention and its backward
     anabranch.ctc_forward(log_probs, ...)           a loss and its backward (`ctc_ops`)
 
 No model calls them: rewriting puts the first where a model spells the same out, step by step,
@@ -38,10 +39,11 @@ TO_CONTIGUOUS = "anabranch.to_contiguous.default"
 BERNOULLI_LIKE = "anabranch.bernoulli_like.default"
 CHECK = "anabranch.check.default"
 ATTENTION, ATTENTION_BACKWARD = attention_ops.FORWARD, attention_ops.BACKWARD
+CUDNN_ATTENTION = attention_ops.CUDNN
 ALL = frozenset(
     {
         *(RECURRENCE, CONV_WEIGHT_GRAD, WIDE_MM, UNIFORM, BERNOULLI_LIKE),
-        *(ATTENTION, ATTENTION_BACKWARD),
+        *(ATTENTION, ATTENTION_BACKWARD, CUDNN_ATTENTION),
     }
 )
 
@@ -245,6 +247,7 @@ IMPLEMENTED: dict[str, tuple[Any, Any]] = {
     "to_contiguous": (to_contiguous, to_contiguous),
     "check": (check, _shape_of_check),
     "bernoulli_like": (bernoulli_like, _shape_of_bernoulli_like),
+    "scaled_dot_product_cudnn": (attention_ops.by_cudnn, attention_ops.shape_of_cudnn),
     "scaled_dot_product_forward": (attention_ops.forward, attention_ops.shape_of_forward),
     "scaled_dot_product_backward": (attention_ops.backward, attention_ops.shape_of_backward),
     "ctc_forward": (ctc_ops.forward, ctc_ops.shape_of_forward),

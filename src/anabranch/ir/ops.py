@@ -187,6 +187,7 @@ OPS: dict[str, OpInfo] = {
     packet_name(custom_ops.CONV_WEIGHT_GRAD): OpInfo("contract", _weight_grad_flops),
     packet_name(custom_ops.WIDE_MM): OpInfo("contract", _matmul_flops(0)),
     packet_name(custom_ops.ATTENTION): OpInfo("contract", _attention_flops),
+    packet_name(custom_ops.CUDNN_ATTENTION): OpInfo("contract", _attention_flops),
     packet_name(custom_ops.ATTENTION_BACKWARD): OpInfo("contract", _attention_backward_flops),
     "aten.reshape": OpInfo("move"),
     "aten.flatten": OpInfo("move"),

@@ -5,6 +5,7 @@
 | aten | aten | the task's body, operator by operator; where it writes over a state, in place |
 | aten | aten in_order | the same under torch's switch for deterministic algorithms |
 | aten | cudnn_convolution[_add]_relu, addmm_activation | one fused ATen call |
+| aten | scaled_dot_product_cudnn | cuDNN's attention, which ATen has and does not choose |
 | cudnn | convolution | the body as one cuDNN graph, on one of the engines its heuristics name |
 
 Providers write graphs and text; they touch no device. A candidate that a machine turns out not to
@@ -14,12 +15,14 @@ have is dropped when it is first tried.
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from anabranch.ir import ops
+from anabranch.ir.attention_ops import CUDNN, WIDEST_HEAD
 from anabranch.ir.determinism import any_order, switched
 from anabranch.ir.graph import Arg, Graph, Node, Ref, types
 from anabranch.ir.protocols import KernelOffer, Provider, offered
@@ -89,13 +92,15 @@ class FusedAtenProvider:
         return sources.digest()
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
-        """Convolutions with bias and relu, and linears with gelu, as one call of ATen; on CUDA
-        alone."""
+        """Convolutions with bias and relu, and linears with gelu, as one call of ATen, and
+        attention by cuDNN; on CUDA alone."""
         if spec.kind != "cuda" or _is_empty(task.body) or task.overwrites:
             return []
-        bodies = (_fused_convolution(task.body), _fused_linear(task.body))
+        bodies = [_fused_convolution(task.body), _fused_linear(task.body)]
+        if not spec.simulated:  # of which nothing was recorded
+            bodies.append(_cudnn_attention(task.body))
         return [
-            aten_kernel(ops.packet_name(body.nodes[-1].op).removeprefix("aten.").strip("_"), body)
+            aten_kernel(ops.packet_name(body.nodes[-1].op).rpartition(".")[2].strip("_"), body)
             for body in bodies
             if body is not None
         ]
@@ -294,3 +299,29 @@ def _fused_linear(body: Graph) -> Graph | None:
     op = "aten._addmm_activation.default"
     fused = Node(last.name, op, args, named, last.types, linear.origin)
     return replace(body, nodes=(transposed, fused))
+
+
+def _cudnn_attention(body: Graph) -> Graph | None:
+    """An attention of one head size, in a half type, by cuDNN."""
+    if len(body.nodes) != 1 or body.nodes[0].op != ops.ATTENTION:
+        return None
+    (node,), table = body.nodes, types(body)
+    arguments = ops.arguments(node)
+    q, k, v = (arguments[name] for name in ("query", "key", "value"))
+    if not (isinstance(q, Ref) and isinstance(k, Ref) and isinstance(v, Ref)):
+        return None
+    sizes = [table[ref.name].shape for ref in (q, k, v)]
+    half = node.type.dtype in (torch.float16, torch.bfloat16)
+    plain = not arguments.get("dropout_p") and not arguments.get("enable_gqa")
+    if not half or not plain or any(len(shape) != 4 for shape in sizes):
+        return None
+    heads = {shape[1] for shape in sizes}, {shape[-1] for shape in sizes}
+    if any(len(each) > 1 for each in heads) or sizes[0][-1] % 8 or sizes[0][-1] > WIDEST_HEAD:
+        return None
+    mask, scale = arguments.get("attn_mask"), arguments.get("scale")
+    if isinstance(mask, Ref) and table[mask.name].dtype not in (torch.bool, node.type.dtype):
+        return None
+    by = 1.0 / math.sqrt(sizes[0][-1]) if scale is None else scale
+    args: tuple[Arg, ...] = (q, k, v, mask, bool(arguments.get("is_causal")), by)
+    fused = ops.make_node(node.name, CUDNN, args, table, (), node.origin)
+    return replace(body, nodes=(fused,)) if fused.types == node.types else None
