@@ -289,6 +289,37 @@ class Cached(nn.Module):
         return result
 
 
+class Halving(nn.Module):
+    """Catches a division by a counter, beside states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.sum, self.count = nn.Buffer(torch.zeros(8)), nn.Buffer(torch.tensor(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layers(x)
+        self.count.add_(1)
+        try:
+            scale: Any = 1 / (self.count.item() - 3)
+        except ZeroDivisionError:
+            scale = 0.5
+        self.sum.add_(y)
+        result: Tensor = y * scale + self.sum
+        return result
+
+
+def test_an_error_that_the_model_catches_may_come_before_states_are_written() -> None:
+    model = Halving().eval()
+    fast = compiled(copy.deepcopy(model), torch.randn(8))
+    for _ in range(5):
+        x = torch.randn(8)
+        torch.testing.assert_close(fast(x), model(x))
+        for name in ("sum", "count"):
+            torch.testing.assert_close(fast.state_dict()[name], model.get_buffer(name))
+    assert fast.unseen_calls == 1
+
+
 def test_a_place_that_is_a_number_of_pythons_is_no_other_way() -> None:
     model, table = Cached().eval(), torch.randn(6, 8)
     fast = compiled(copy.deepcopy(model), torch.randn(8), table)

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from anabranch.errors import AnabranchError, InputError, NumericsError
 from anabranch.frontend.cut_checks import Cut, Unseen
-from anabranch.frontend.cut_sections import CutStep
+from anabranch.frontend.cut_sections import CutStep, writes_last
 from anabranch.frontend.cut_trace import CutTrace
 from anabranch.frontend.operators import has_random
 from anabranch.frontend.structure import same_literal
@@ -131,7 +131,7 @@ def run(
                     drawn.go_back()
                 raise
             except OPERATOR_ERRORS as failed:
-                if 0 <= path.first_writing <= came or isinstance(failed, AnabranchError):
+                if _has_written(path, came) or isinstance(failed, AnabranchError):
                     raise
                 failure, before = failure or StepFailed(failed), path
                 if drawn is not None:
@@ -142,6 +142,13 @@ def run(
         raise failure
     assert unseen is not None, "a call has a path"
     raise unseen
+
+
+def _has_written(path: CutPath, number: int) -> bool:
+    """Whether something is written to by the time that this step of the path fails."""
+    if not 0 <= path.first_writing <= number:
+        return False
+    return path.first_writing < number or not writes_last(path.steps[number].step)
 
 
 class _Generators:

@@ -192,6 +192,16 @@ def writes(step: CutStep) -> bool:
     return any(map(_in_order, step.module.graph.nodes))
 
 
+def writes_last(step: CutStep) -> bool:
+    """Whether an operator that fails in the step has left all that it writes to as it was: a step
+    that runs as eager does, and has nothing but copies behind the first."""
+    if step.kind == "section":
+        return False
+    copy, part = torch.ops.aten.copy_.default, torch.ops.aten.slice.Tensor  # fail for no numbers
+    targets = [node.target for node in step.module.graph.nodes if node.op == "call_function"]
+    return copy not in targets or {copy, part}.issuperset(targets[targets.index(copy) :])
+
+
 def _works(node: fx.Node) -> bool:
     """Whether it computes something of what the section reads, and is more than a view."""
     if node.target is operator.getitem or not node.all_input_nodes:
