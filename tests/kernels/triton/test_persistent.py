@@ -20,6 +20,7 @@ from anabranch.ir.tiles import ContractionTile, HorizontalTile, parse_tile
 from anabranch.ir.variant import Variant, undescribed
 from anabranch.kernels.triton import contraction, persistent
 from anabranch.kernels.triton.codegen import program, variants
+from anabranch.targets.cuda.compile_worker import compile_text
 
 LAST = torch.channels_last
 FEW = "contraction:64x32x32.k1.w4.s2.g3"
@@ -193,3 +194,20 @@ def test_they_compile_to_the_accelerator_and_groups_of_warps(mode: str, tmp_path
     assert "cp.async.cg" not in found["ptx"] and "st.global.v4" in found["ptx"]
     stack, local = map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", found["usage"]))
     assert not stack and not local
+
+
+def test_the_compiler_asks_for_memory_of_each_cta_and_for_nothing_else(tmp_path: Path) -> None:
+    """Descriptors are made there; those of the host would be parameters of the launch."""
+    pytest.importorskip("triton")
+    written = program(linear(4284, 768, 3072), "contraction:128x256x64.k1.w8.s3.g132")
+    request = {
+        "text": written.text,
+        "entry": written.entry,
+        "types": ["*fp16"] * len(written.pointers),
+        "aligned": [True] * len(written.pointers),
+        "capability": 90,
+        "options": {"num_warps": written.warps, "num_stages": written.stages},
+        "folder": str(tmp_path),
+    }
+    answer = compile_text(request)
+    assert "refused" not in answer and answer["scratch"] >= 2 * 128
