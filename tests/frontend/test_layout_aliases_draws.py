@@ -123,3 +123,15 @@ def test_torch_compile_draws_in_the_order_of_a_value(name: str) -> None:
         result, wanted = seeded(fast, x), seeded(model, x)
         torch.testing.assert_close(result, wanted)
         assert result.stride() == wanted.stride()
+
+
+def test_a_norm_by_its_batch_lies_in_rows_however_its_operand_lies() -> None:
+    def model(x: Tensor) -> Tensor:
+        y = F.batch_norm(x.mT, None, None, training=True)
+        return y + torch.rand_like(y)
+
+    x = torch.randn(2, 8, 6, 5)
+    fast = anabranch.compile(model, (x,), **OPTIONS)
+    result, wanted = seeded(fast, x), seeded(model, x)
+    torch.testing.assert_close(result, wanted)
+    assert result.stride() == wanted.stride()

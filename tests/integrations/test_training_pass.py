@@ -11,6 +11,7 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor, fx, nn
 
+from anabranch.errors import CaptureError
 from anabranch.integrations.dynamo import anabranch_backend
 from anabranch.integrations.training_pass import TrainingPass
 from anabranch.options import Options
@@ -217,3 +218,49 @@ def test_a_pass_has_a_plan_for_each_sign_of_zero_and_one_for_nan() -> None:
         assert torch.equal(result.signbit(), want.signbit()) or number != number
         torch.testing.assert_close(result, want, equal_nan=True)
     assert len(one_pass.plans) == 3
+
+
+def turned(x: Tensor) -> Tensor:
+    return x.transpose(2, 3)
+
+
+LAID_BY_THEIR_KERNELS: dict[str, Any] = {
+    "logsigmoid": lambda x: nn.functional.logsigmoid(turned(x)),
+    "losses of images": lambda x: nn.functional.cross_entropy(
+        turned(x), torch.zeros(2, 5, 4, dtype=torch.int64).mT, reduction="none"
+    ),
+    "a norm by its batch": lambda x: nn.functional.batch_norm(turned(x), None, None, training=True),
+    "a norm that writes": lambda x: nn.functional.batch_norm(
+        turned(x), torch.zeros(3), torch.ones(3), training=True
+    ),
+}
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("name", LAID_BY_THEIR_KERNELS)
+def test_what_is_taken_apart_lies_as_its_kernel_lays_it(name: str, gradients: bool) -> None:
+    """So that what draws in the order of memory draws as in eager."""
+
+    def model(x: Tensor) -> Tensor:
+        y: Tensor = LAID_BY_THEIR_KERNELS[name](x)
+        return y + torch.rand_like(y)
+
+    torch._dynamo.reset()
+    fast = torch.compile(model, backend=anabranch_backend, options=OPTIONS)
+    x = torch.randn(2, 3, 5, 4, requires_grad=gradients)
+    results = list[Tensor]()
+    for run in (model, fast):
+        torch.manual_seed(0)
+        results.append(run(x).detach())
+    assert results[0].stride() == results[1].stride()
+    torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_nested_tensor_is_refused_in_words(gradients: bool) -> None:
+    rows = [torch.randn(2, 3), torch.randn(4, 3)]
+    x = torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=gradients)
+    torch._dynamo.reset()
+    fast = torch.compile(lambda x: x * 2, backend=anabranch_backend, options=OPTIONS)
+    with pytest.raises(CaptureError, match="a nested tensor"):
+        fast(x)

@@ -51,6 +51,12 @@ DECOMPOSED = (
 )
 """Operators that torch knows as what fuses: arithmetic, sums, and writing into zeros."""
 
+IN_ROWS: dict[Any, tuple[str, ...]] = {
+    aten.log_sigmoid_forward.default: ("cpu",),
+    aten.nll_loss2d_forward.default: ("cpu", "cuda"),
+}
+"""Of those the ones whose kernels give a first result in rows, on these kinds of devices; what they
+are taken apart into gives one that lies as its operands."""
 GRADIENT = "_backward.default"
 """How gradients end that `operators.decompositions` would take apart."""
 SILENT = {
@@ -66,7 +72,17 @@ def training_decompositions() -> dict[Any, Callable[..., Any]]:
     """The table by which a training step becomes functional ATen (`make_fx`)."""
     packets = [getattr(aten, name) for name in DECOMPOSED]
     kept = {op: by for op, by in decompositions().items() if not str(op).endswith(GRADIENT)}
-    return {**kept, **get_decompositions(packets), **_of_lists(), **OWN_DECOMPOSITIONS}
+    torchs = get_decompositions(packets)
+    rows = {op: _in_rows(torchs[op], on) for op, on in IN_ROWS.items()}
+    return {**kept, **torchs, **rows, **_of_lists(), **OWN_DECOMPOSITIONS}
+
+
+def _in_rows(by: Callable[..., Any], on: Sequence[str]) -> Callable[..., Any]:
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        first, *rest = by(*args, **kwargs)
+        return (first.contiguous() if first.device.type in on else first, *rest)
+
+    return decomposed
 
 
 def prepared(step: fx.GraphModule) -> fx.GraphModule:

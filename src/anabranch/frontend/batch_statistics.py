@@ -12,6 +12,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 SHORT_LINE = 8
 """Pixels of a line, below which what is added up first would be many numbers."""
@@ -46,7 +47,15 @@ def batch_norm(
     if var is not None:
         count = x.numel() // x.shape[1] if x.shape[1] else 0
         var = moved(var, of_batch * (count / (count - 1) if count > 1 else math.nan), x, momentum)
-    return normal.to(x.dtype), center, scale, mean, var
+    return in_format(normal.to(x.dtype), x), center, scale, mean, var
+
+
+def in_format(normal: Tensor, x: Tensor) -> Tensor:
+    """The normal form of x, in the order of axes that the CPU's kernel gives it, in rows or in
+    channels_last; on a GPU as it is."""
+    if x.device.type != "cpu":
+        return normal
+    return normal.contiguous(memory_format=suggest_memory_format(x))
 
 
 def moved(running: Tensor, of_batch: Tensor, x: Tensor, momentum: float) -> Tensor:

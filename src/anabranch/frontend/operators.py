@@ -21,11 +21,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch._C import DispatchKey
 from torch._decomp import get_decompositions
 
-from anabranch.frontend.batch_statistics import batch_norm
+from anabranch.frontend.batch_statistics import batch_norm, in_format
 from anabranch.frontend.fast_attention import FAST_ATTENTION
 from anabranch.frontend.trace_kernels import own_kernels
 
@@ -139,6 +139,11 @@ WRITING_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 """The same, with new running statistics."""
 
 
+def _norm_of_batch(x: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+    normal, *statistics = get_decompositions([NORM_OF_BATCH])[NORM_OF_BATCH](x, *args, **kwargs)
+    return in_format(normal, x), *statistics
+
+
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table for `ExportedProgram.run_decompositions`: every composite but those of
@@ -146,7 +151,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     with running ones or without."""
     with own_kernels():
         table: Mapping[Any, Callable[..., Any]] = torch.export.default_decompositions()
-        norms = {**get_decompositions([NORM_OF_BATCH]), WRITING_NORM: batch_norm}
+        norms: dict[Any, Callable[..., Any]] = {
+            NORM_OF_BATCH: _norm_of_batch,
+            WRITING_NORM: batch_norm,
+        }
         return {**norms, **FAST_ATTENTION} | {
             op: replacement
             for op, replacement in table.items()

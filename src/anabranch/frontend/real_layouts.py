@@ -134,6 +134,7 @@ _BY_NAME: Mapping[str, Lying] = {
             *("reflection_pad3d.default", "replication_pad3d.default"),
             *("native_batch_norm.default", "_native_batch_norm_legit_no_training.default"),
             *("_native_batch_norm_legit.default", "_native_batch_norm_legit.no_stats"),
+            "_native_batch_norm_legit_functional.default",
         ),
     ),
 }

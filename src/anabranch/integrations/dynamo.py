@@ -51,7 +51,7 @@ from anabranch.frontend.trace_kernels import own_kernels, symbols_apart
 from anabranch.integrations.double_backward import twice_refused
 from anabranch.integrations.symbolic import SymbolicCalls
 from anabranch.integrations.tokens import beside_tokens, without_first_inputs, without_tokens
-from anabranch.integrations.training_pass import TrainingPass, kind_of
+from anabranch.integrations.training_pass import TrainingPass, check_numbers, kind_of
 from anabranch.integrations.views import ResultViews, results_of, return_origins
 from anabranch.integrations.warming import called, frame_of, is_closed, warmed_alike
 from anabranch.options import Options
@@ -355,6 +355,7 @@ class _Lazy:
     def _captured(self, arguments: list[Any]) -> Captured:
         graph = self.graph
         if self.counted or any(not isinstance(value, Tensor) for value in arguments):
+            check_numbers(arguments)
             with own_kernels():
                 graph = make_fx(graph, tracing_mode="fake")(*arguments)
             _drop_unread_results(graph)

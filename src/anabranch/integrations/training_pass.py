@@ -23,7 +23,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from anabranch.compiled.calls import Compiled
-from anabranch.errors import InputError
+from anabranch.errors import CaptureError, InputError
 from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.surroundings import defaults
 from anabranch.frontend.trace_kernels import own_kernels
@@ -48,6 +48,17 @@ def kind_of(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.shape, value.dtype
     return repr(value) if type(value) is float else value
+
+
+def check_numbers(arguments: Sequence[Any]) -> None:
+    """CaptureError for a number that is none: the sizes that rows of a nested tensor have."""
+    if any(isinstance(value, torch.SymInt) for value in arguments):
+        raise CaptureError(
+            "an input of the graph is a nested tensor",
+            "its rows have sizes of their own, and a graph has one shape",
+            "give a padded tensor and the lengths, or leave this part out with "
+            "torch.compiler.disable",
+        )
 
 
 class TrainingPass:
@@ -121,6 +132,7 @@ class TrainingPass:
     def _compile(self, arguments: list[Any], free: list[Any]) -> Compiled:
         graph = self.passed.graph
         if any(not isinstance(value, Tensor) for value in arguments):
+            check_numbers(arguments)
             with own_kernels():
                 graph = make_fx(graph, tracing_mode="fake")(*arguments)
         fixed = {*self.fixed}
