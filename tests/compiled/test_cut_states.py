@@ -496,3 +496,29 @@ def test_names_that_are_keywords() -> None:
     model = Keywords()
     fast = compiled(model, rows())
     follow(fast, copy.deepcopy(model), [rows(), rows(-1), rows()])
+
+
+class Averaging(Layers):
+    """A norm that averages all batches: how many there were is a number of Python's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8, momentum=None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm(self.layers(x))
+        return y * y.max().item()
+
+
+def test_the_average_of_all_batches_is_one_way() -> None:
+    model = Averaging().eval()
+    model.norm.train()
+    fast = anabranch.compile(copy.deepcopy(model), (torch.randn(4, 8),), target="cpu", **QUICK)
+    assert isinstance(fast, CutModel)
+    for _ in range(4):
+        x = torch.randn(4, 8)
+        torch.testing.assert_close(fast(x), model(x))
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            ours = fast.state_dict()[f"norm.{name}"]
+            torch.testing.assert_close(ours, model.norm.get_buffer(name))
+    assert not fast.unseen_calls

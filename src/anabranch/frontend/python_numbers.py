@@ -5,6 +5,7 @@
     v ** 2                   of a negative number, too: torch checks that it is none
     n.to_bytes(2, "big")     asks for the value, and the model is cut
     json.dumps([n])          so does this
+    float(batches)           in a batch norm that averages all batches: a number, as n * 1.0 is
 
 What a symbol lacks is said by what it has, or by its value.
 """
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.modules import batchnorm
 
 from anabranch.frontend.number_texts import NUMBERS
 
@@ -29,6 +31,7 @@ MISSING = object()
 def python_numbers() -> Iterator[None]:
     """Within the block symbols do what numbers of Python do."""
     places = [(kind, name, value) for kind in KINDS for name, value in _of(kind).items()]
+    places.append((batchnorm, "float", _as_float))
     places.append((json.JSONEncoder, "default", _encoded(json.JSONEncoder.default)))
     before = [(kind, name, vars(kind).get(name, MISSING)) for kind, name, _ in places]
     for kind, name, value in places:
@@ -41,6 +44,13 @@ def python_numbers() -> Iterator[None]:
                 delattr(kind, name)
             else:
                 setattr(kind, name, value)
+
+
+def _as_float(value: Any) -> Any:
+    """What Python's `float` gives, of a tensor as well, and of a symbol a symbol."""
+    number: Any = value.item() if isinstance(value, torch.Tensor) else value
+    to_float: Any = torch.sym_float
+    return to_float(number)
 
 
 def _of(kind: Any) -> dict[str, Any]:

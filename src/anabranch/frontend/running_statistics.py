@@ -60,8 +60,9 @@ class StatisticsByWrites(TorchFunctionMode):
         writes = told.get(by, DEFAULTS.get(by, False))
         if not writes or x is None or mean is None or var is None:
             return func(*args, **kwargs)
-        result = func(**{**told, "running_mean": None, "running_var": None})
         momentum = told.get("momentum", DEFAULTS["momentum"])
+        plain = {"momentum": DEFAULTS["momentum"]} if isinstance(momentum, torch.SymFloat) else {}
+        result = func(**{**told, **plain, "running_mean": None, "running_var": None})
         of_var, of_mean = _of_batch(x) if by == BATCH else _of_instances(x)
         for running, statistic in ((mean, of_mean), (var, of_var)):
             running.copy_(moved(running, statistic, x, momentum))
