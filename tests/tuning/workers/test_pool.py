@@ -188,6 +188,28 @@ def forks(count: int = 1, cache: Path | None = None) -> WorkerPool:
     return WorkerPool(LocalCrew(SIM, [""] * count, cache, method="fork"), MINE, cache)
 
 
+def test_an_interrupt_while_outcomes_are_read_is_noted_and_the_next_one_is_raised() -> None:
+    """It may come at any moment, and not only while the pool waits for messages."""
+    asked = [WorkerJob(str(number), jobs.double, (number,)) for number in range(4)]
+    before, told = signal.getsignal(signal.SIGINT), []
+    with forks() as pool:
+        for outcome in pool.outcomes(asked, quiet(), first_interrupt_asks=True):
+            told.append(outcome)
+            if len(told) == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+        assert isinstance(told[0], Done) and told[1:] == [
+            Undone(str(number), "stop") for number in (1, 2, 3)
+        ]
+        assert signal.getsignal(signal.SIGINT) is before
+        again: Any = pool.outcomes(asked, quiet(), first_interrupt_asks=True)
+        next(again)
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        again.close()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_an_interrupt_ends_jobs_where_nobody_said_otherwise(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     with forks() as pool, pytest.raises(KeyboardInterrupt):

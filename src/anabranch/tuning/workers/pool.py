@@ -11,10 +11,14 @@ a job is. Who waits hears of each worker: an event of progress with its name.
 from __future__ import annotations
 
 import itertools
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, Self
 
 from anabranch.cache import Cache
@@ -152,20 +156,14 @@ class WorkerPool:
             raise WorkerError("two jobs have one key", "results go by key", "give each its own")
         batch = _Batch(jobs, until, trace, deque(range(len(jobs))), part)
         try:
-            for place, message in self._heard(until, busy=True):  # who got ready ahead of the jobs
-                yield from self._hear(place, message, batch)
-            while batch.queue or any(place.job is not None for place in self._places):
-                yield from self._ended(batch)
-                self._begin(batch)
-                try:
-                    heard = self._heard(until, step())
-                except KeyboardInterrupt:
-                    if not first_interrupt_asks or batch.interrupted:
-                        raise
-                    batch.interrupted = True
-                    continue
-                for place, message in heard:
+            with _noted(batch) if first_interrupt_asks else nullcontext():
+                for place, message in self._heard(until, busy=True):  # who got ready ahead of them
                     yield from self._hear(place, message, batch)
+                while batch.queue or any(place.job is not None for place in self._places):
+                    yield from self._ended(batch)
+                    self._begin(batch)
+                    for place, message in self._heard(until, step()):
+                        yield from self._hear(place, message, batch)
         finally:
             for place in self._places:  # jobs that nobody waits for any more
                 if place.job is not None:
@@ -305,6 +303,29 @@ class WorkerPool:
         place.ahead = 0
         if link is not None:
             link.end()
+
+
+@contextmanager
+def _noted(batch: _Batch) -> Iterator[None]:
+    """The first Ctrl-C within is noted, wherever it comes; the next one is a KeyboardInterrupt.
+    Threads but the main one hear none."""
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if batch.interrupted:
+            signal.default_int_handler(number, frame)
+        batch.interrupted = True
+
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _outcome(job: WorkerJob, answer: Answered, place: _Place) -> Outcome:
