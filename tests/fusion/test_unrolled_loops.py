@@ -182,7 +182,7 @@ class Averaged(nn.Module):
         return average(x, 1, back=True)
 
 
-@pytest.mark.parametrize(("model", "launches", "steps"), [(Gates, 2, 34), (Averaged, 1, 220)])
+@pytest.mark.parametrize(("model", "launches", "steps"), [(Gates, 2, 60), (Averaged, 1, 220)])
 def test_plans_have_one_launch_for_all_steps(
     model: Callable[[], nn.Module], launches: int, steps: int
 ) -> None:
