@@ -210,6 +210,25 @@ def test_an_interrupt_while_outcomes_are_read_is_noted_and_the_next_one_is_raise
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_an_interrupt_that_is_raised_while_the_pool_waits_is_noted_too() -> None:
+    """As by a handler of somebody else's."""
+    asked = [WorkerJob(str(number), jobs.double, (number,)) for number in range(3)]
+    pressed: list[int] = []
+
+    def press() -> bool:
+        pressed.append(1)
+        if len(pressed) == 1:
+            raise KeyboardInterrupt
+        return False
+
+    with forks() as pool:
+        found = list(pool.outcomes(asked, quiet(), first_interrupt_asks=True, step=press))
+        assert Undone("2", "stop") in found and len(found) == 3
+        pressed.clear()
+        with pytest.raises(KeyboardInterrupt):
+            list(pool.outcomes(asked, quiet(), step=press))
+
+
 def test_an_interrupt_ends_jobs_where_nobody_said_otherwise(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     with forks() as pool, pytest.raises(KeyboardInterrupt):

@@ -162,7 +162,14 @@ class WorkerPool:
                 while batch.queue or any(place.job is not None for place in self._places):
                     yield from self._ended(batch)
                     self._begin(batch)
-                    for place, message in self._heard(until, step()):
+                    try:
+                        messages = self._heard(until, step())
+                    except KeyboardInterrupt:  # raised by a handler of somebody else's, or again
+                        if not first_interrupt_asks or batch.interrupted:
+                            raise
+                        batch.interrupted = True
+                        continue
+                    for place, message in messages:
                         yield from self._hear(place, message, batch)
         finally:
             for place in self._places:  # jobs that nobody waits for any more
@@ -307,8 +314,8 @@ class WorkerPool:
 
 @contextmanager
 def _noted(batch: _Batch) -> Iterator[None]:
-    """The first Ctrl-C within is noted, wherever it comes; the next one is a KeyboardInterrupt.
-    Threads but the main one hear none."""
+    """The first Ctrl-C within is noted, wherever it comes; the next one is a KeyboardInterrupt. It
+    is left as it is where somebody else handles it, and in threads that hear none."""
 
     def note(number: int, frame: FrameType | None) -> None:
         if batch.interrupted:
