@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 import torch
+from tests.default_dtype import default_dtype
 from torch import Tensor
 
 import anabranch
@@ -52,30 +52,20 @@ def test_a_call_is_told_the_dtype_or_gets_operands_of_it() -> None:
     assert declared(float32, "aten.div.Tensor", args, (), cast) == (args, ())
 
 
-@contextmanager
-def _default(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def _factory(x: Tensor, i: Tensor) -> Tensor:
-    with _default(torch.float64):
+    with default_dtype(torch.float64):
         thirds = torch.arange(1.0, 5.0) / 3
     return x + thirds
 
 
 def _quotient(x: Tensor, i: Tensor) -> Tensor:
-    with _default(torch.float64):
+    with default_dtype(torch.float64):
         thirds = i / 3
     return thirds - (i / 3) + x
 
 
 def _narrower(x: Tensor, i: Tensor) -> Tensor:
-    with _default(torch.float16):
+    with default_dtype(torch.float16):
         return x + torch.full((4,), 1 / 3) + (i / 3).float()
 
 

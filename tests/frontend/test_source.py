@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.default_dtype import default_dtype
 
 import anabranch
 from anabranch.errors import CaptureError, InputError
@@ -20,16 +19,6 @@ from anabranch.ir import ops
 from anabranch.models.zoo import mlp
 
 HERE = Path(__file__).name
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @pytest.mark.parametrize(

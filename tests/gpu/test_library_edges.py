@@ -139,6 +139,8 @@ def test_attention_by_cudnn_gives_what_fp64_gives(kind: str, rows: int, keys: in
     try:
         found = torch.ops.anabranch.scaled_dot_product_cudnn(q, k, v, mask, False, 0.125)
     except RuntimeError as refused:
+        if kind in ("none", "truths") and rows == keys:
+            raise
         pytest.skip(f"cuDNN takes no such tensors: {str(refused)[:200]}")
     wide = mask if mask is None or mask.dtype == torch.bool else mask.double()
     truth = torch.ops.aten._scaled_dot_product_attention_math(

@@ -9,18 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.default_dtype import default_dtype
 
 from anabranch.ir.ambient import Ambient, differs, holds
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @contextmanager
