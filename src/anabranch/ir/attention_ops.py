@@ -87,13 +87,25 @@ def by_cudnn(
     if q.device.type != "cuda":
         plain = F.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale)
         return laid_as(plain, q)
-    whole = None if bias is None else bias.expand(*q.shape[:3], k.shape[2])
+    if not all(map(_in_vectors, (q, k, v))):
+        raise RuntimeError("cuDNN reads rows of q, k and v in vectors of 16 bytes")
+    whole = None
+    if bias is not None:
+        # It reads vectors along the keys, also of a mask whose keys do not lie side by side.
+        bias = bias[(None,) * (4 - bias.dim())]
+        whole = bias.expand(q.shape[0], bias.shape[1], q.shape[2], k.shape[2]).contiguous()
     out = aten._scaled_dot_product_cudnn_attention(
         q, k, v, whole, False, 0.0, causal, False, scale=scale
     )[0]
     if bias is not None:
         out = torch.where((bias > -torch.inf).any(-1, keepdim=True), out, 0)
     return laid_as(out, q)
+
+
+def _in_vectors(tensor: Tensor) -> bool:
+    """Whether each row begins at a multiple of 16 bytes and its numbers lie side by side."""
+    places = (*(stride * tensor.element_size() for stride in tensor.stride()[:-1]),)
+    return tensor.stride(-1) == 1 and not any(at % 16 for at in (tensor.data_ptr(), *places))
 
 
 def shape_of_cudnn(
