@@ -5,7 +5,8 @@ all kinds of a rule together --> faster: the best so far
                              --> clearly slower: none
 
 Whoever has seconds alone tries all of that at once, and what merges siblings beside it: one
-candidate, of the kinds that are each predicted to gain (`apply_at_once`).
+candidate, of the kinds that are each predicted to gain what a candidate must (`apply_at_once`): one
+that is predicted to gain 0.4% may lose 30%, and all that the others gain with it.
 
 Before parts are searched, one rule after the other, each on what came of those before it: what one
 loses must not hide what another gains. After them, all at once: those are ways to take
@@ -70,19 +71,22 @@ def apply_at_once(state: SearchState[T], merging: Sequence[Rule]) -> None:
 def _all_that_pays(
     state: SearchState[T], rules: Sequence[tuple[Rule, GlobalScope]]
 ) -> EqualGraph | None:
-    """The best graph so far with all kinds of these rules that are predicted to gain; None where
-    all together promise too little."""
+    """The best graph so far with all kinds of these rules that each promise enough; None where
+    there are none."""
     graph, steps = state.best.path.graph, list[RewriteStep]()
     price = Counted(state.evaluators.appraise(state.built))
     until = state.ends(building(graph))
+    promise, least = state.limits.promise, list[RewriteStep]()
     with state.meter.spending("price", lambda: pricing(price)):
-        before = now = price(graph)
+        now = price(graph)
         for rule, scope in rules:
             for kind in state.finders.kinds(graph, [rule], scope):
                 # One price for all places of a kind: of each it would take longer than to build.
                 form = state.finders.applied_globally(graph, [kind], lambda _, was=now: was, until)
                 after = price(form.graph) if form.steps else now
-                if after.us < now.us:
+                if now.us > after.us > (1 - promise) * now.us:
+                    least += form.steps
+                elif after.us < now.us:
                     first, *others = form.steps
                     steps.append(replace(first, after=after))
                     steps += [replace(step, before=after, after=after) for step in others]
@@ -90,12 +94,10 @@ def _all_that_pays(
     if until.over():
         state.meter.cut_short()
         return None
-    if now.us > (1 - state.limits.promise) * before.us:
-        if steps:
-            told = f"predicted to save less than {state.limits.promise:.0%}"
-            state.trace.add("refused", "search", rules_of(steps), told)
-        return None
-    return EqualGraph(graph, now, tuple(steps))
+    if least:
+        told = f"predicted to save less than {promise:.0%}"
+        state.trace.add("refused", "search", rules_of(least), told)
+    return EqualGraph(graph, now, tuple(steps)) if steps else None
 
 
 def _tried(state: SearchState[T], chosen: Sequence[RuleOnTypes]) -> bool:

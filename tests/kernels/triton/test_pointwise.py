@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.kernels.triton.bodies import body, call, gpu
+from tests.kernels.triton.bodies import body, call, gpu, read
 from tests.kernels.triton.interpreter import check, run
 
 from anabranch.kernels.triton.codegen import program, variants
@@ -40,6 +40,55 @@ def test_the_far_tail_of_the_error_function_keeps_its_digits() -> None:
         found = run(program(graph, variant), {value.name: x}, {result.name: value.type})
         exact = torch.erfc(x.double()).float()
         torch.testing.assert_close(found[result.name], exact, rtol=1e-5, atol=0, equal_nan=True)
+
+
+HALVES = [torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("back", [False, True])
+def test_gelu_of_half_types_is_as_near_as_its_type(
+    dtype: torch.dtype, approximate: str, back: bool
+) -> None:
+    """At every number of the type from -12 to 12, zeros and ends, of the result in fp64: the ends
+    as eager has them."""
+    every = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+    x = every[(every.abs() <= 12) | ~every.isfinite()].clone()
+    given = (torch.ones_like(x), x) if back else (x,)
+    name = "aten.gelu_backward.default" if back else "aten.gelu.default"
+    graph, tensors = body(name, (*given, {"approximate": approximate}))
+    operator = torch.ops.aten.gelu_backward if back else torch.ops.aten.gelu
+    wanted = operator(*(t.double() for t in given), approximate=approximate)
+    step, near = 2 * torch.finfo(dtype).eps, 2e-6 if back else 2e-7
+    named = {value.name: t for value, t in zip(graph.inputs, tensors, strict=True)}
+    (result,), ends = graph.outputs, ~x.isfinite()
+    for variant in variants(graph, gpu(132))[:2]:
+        found = run(program(graph, variant), named, {result.name: graph.nodes[0].type})
+        torch.testing.assert_close(
+            found[result.name][ends].double(), wanted[ends], equal_nan=True, rtol=0, atol=0
+        )
+        torch.testing.assert_close(
+            found[result.name][~ends].double(),
+            wanted[~ends],
+            rtol=step,
+            atol=near,
+        )
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_a_gelu_that_decides_is_eagers(approximate: str) -> None:
+    """To the bit where it is compared, as eager computes it."""
+    graph = read(f"""
+        graph decided {{
+          input %x: f16[4096]
+          %g: f16[4096] = aten.gelu.default(%x, approximate='{approximate}')
+          %t: b1[4096] = aten.gt.Scalar(%g, 0.25)
+          return %t
+        }}""")
+    text = program(graph, variants(graph, gpu(132))[0]).text
+    assert "normal_cdf" not in text and "sigmoid" not in text
+    assert ("libdevice.erf" if approximate == "none" else "libdevice.tanh") in text
 
 
 SMALL = torch.randn(5, 1, 7)

@@ -1,6 +1,6 @@
 """Activations: what each computes from its operands at one point.
 
-aten.gelu(x) = 0.5 * x * (1 + erf(x / sqrt(2)))
+aten.gelu(x) = 0.5 * x * (1 + erf(x / sqrt(2)))     in half types x * normal_cdf(x)
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import torch
 
 from anabranch.kernels.dfg.expr import Expr
-from anabranch.kernels.dfg.lowering_api import Formula, Operands
+from anabranch.kernels.dfg.lowering_api import ROUNDED, Formula, Operands
 from anabranch.kernels.dfg.simplify import arith
 
 
@@ -48,11 +48,15 @@ def _hardswish(of: Operands) -> Expr:
 
 
 def _gelu(of: Operands) -> Expr:
-    x = of["self"]
+    x, half = of["self"], of.call.type.dtype in ROUNDED
     if of.raw("approximate") == "tanh":
         cube = arith("mul", arith("mul", x, x), x)
         inner = arith("mul", arith("add", x, arith("mul", cube, 0.044715)), math.sqrt(2 / math.pi))
+        if half:
+            return arith("mul", x, arith("tanh_gate", inner))
         bell = tanh(inner)
+    elif half:
+        return arith("mul", x, arith("normal_cdf", x))
     else:
         bell = arith("erf", arith("mul", x, math.sqrt(0.5)))
     return arith("mul", arith("mul", x, 0.5), arith("add", bell, 1.0))

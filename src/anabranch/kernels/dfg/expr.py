@@ -254,6 +254,7 @@ ARITY: dict[str, int] = {
     **dict.fromkeys(("neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "erf"), 1),
     **dict.fromkeys(("exp2", "log2", "floor", "ceil", "sigmoid", "not"), 1),
     **dict.fromkeys(("tanh", "expm1", "log1p", "round", "trunc"), 1),
+    **dict.fromkeys(("normal_cdf", "tanh_gate"), 1),
     **dict.fromkeys(("add", "sub", "mul", "div", "max", "min", "rem", "floordiv"), 2),
     **dict.fromkeys(("as_f16", "as_bf16", "sqrt_rn"), 1),
     **dict.fromkeys(("div_rn", "mul_rn", "pow"), 2),
@@ -267,8 +268,9 @@ ARITY: dict[str, int] = {
 """rem and floordiv divide integers towards zero, as the machine does; max and min answer nan if
 either argument is. as_f16 and as_bf16 round to what these hold, and go on in fp32. Operations that
 end in _rn are rounded to nearest by themselves, by no approximation and not together with another
-operation; device_ is the function of the device's mathematical library, as eager calls it. uniform
-is a random number of a seed, an offset, the number of a draw and a place."""
+operation; device_ is the function of the device's mathematical library, as eager calls it.
+normal_cdf is (1 + erf(x / sqrt(2))) / 2 and tanh_gate (1 + tanh(x)) / 2, with the digits of half
+types. uniform is a random number of a seed, an offset, the number of a draw and a place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import math
 
 from anabranch.kernels.dfg.activations import tanh
 from anabranch.kernels.dfg.expr import Expr
-from anabranch.kernels.dfg.lowering_api import Formula, Operands
+from anabranch.kernels.dfg.lowering_api import ROUNDED, Formula, Operands
 from anabranch.kernels.dfg.simplify import arith, const
 
 
@@ -68,9 +68,12 @@ def _gelu(of: Operands) -> Expr:
         fall = arith("mul", arith("sub", _ones(x), arith("mul", bell, bell)), steep)
         slope = arith("mul", arith("mul", x, fall), 0.5)
     else:
-        bell = arith("erf", arith("mul", x, math.sqrt(0.5)))
         density = arith("exp", arith("mul", arith("mul", x, x), -0.5))
         slope = arith("mul", arith("mul", density, x), 1 / math.sqrt(2 * math.pi))
+        if of.call.type.dtype in ROUNDED:
+            share = arith("normal_cdf", x)
+            return arith("mul", of["grad_output"], arith("add", share, slope))
+        bell = arith("erf", arith("mul", x, math.sqrt(0.5)))
     share = arith("mul", arith("add", bell, 1.0), 0.5)
     return arith("mul", of["grad_output"], arith("add", share, slope))
 

@@ -11,6 +11,7 @@ Half types are rounded after each operator, as they are where eager stores them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable
 from dataclasses import replace
 
@@ -82,6 +83,12 @@ def _form(part: Expr, done: dict[Expr, Expr], leaves: Container[Expr]) -> Expr:
         ):
             factor = done[c] if part.op == "add" else _negative(done[c])
             return Arith("fma", (done[b], factor, done[a]), part.dtype, part.value_name)
+        case Arith("normal_cdf" | "tanh_gate", (x,)):
+            scaled = Arith("mul_rn", (done[x], const(math.sqrt(0.5), part.dtype)), part.dtype)
+            called = ("device_erf", scaled) if part.op == "normal_cdf" else ("device_tanh", done[x])
+            bell = Arith(called[0], (called[1],), part.dtype)
+            # By halves nothing is rounded, whether x is halved, as in eager, or this.
+            return arith("mul", arith("add", bell, 1.0), 0.5)
         case Arith():
             return Arith(
                 _operation(part), tuple(done[a] for a in part.args), part.dtype, part.value_name

@@ -28,8 +28,8 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.tiles import AttentionTile
-from anabranch.kernels.dfg.expr import Expr
-from anabranch.kernels.dfg.index_expr import Axis, axis
+from anabranch.kernels.dfg.expr import BufferLoad, Expr, all_parts
+from anabranch.kernels.dfg.index_expr import Axis, axes_of, axis
 from anabranch.kernels.dfg.simplify import bounded
 from anabranch.kernels.triton.attention_axes import (
     NAME,
@@ -250,20 +250,26 @@ def _write_scores(scope: Emission, walk: _AttentionProgram, query: str, key: str
     """The products as exponents, -inf where a row does not look at a key."""
     attention = walk.attention
     scale = repr(attention.scale * (1.0 if walk.natural else LOG2_E))
-    scope.let("scores", f"tl.dot({query}, {key}{walk.exact}) * {scale}")
-    hidden = [scope.inside(bounded(axis("place", walk.places), 0, attention.places))]
-    if attention.causal:
-        hidden.append("(place <= row)")
-    mask = walk.block.mask
-    if mask is not None:
-        seen = scope.value(mask)
-        if mask.dtype == torch.bool:
-            hidden.append(seen)
-        else:
-            scope.let("scores", f"scores + {seen}")
-    conditions = " & ".join(text for text in hidden if text)
-    if conditions:
-        scope.let("scores", f"tl.where({conditions}, scores, {LOWEST})")
+    for_all = [scope.inside(bounded(axis("place", walk.places), 0, attention.places))]
+    each, mask = ["(place <= row)"] if attention.causal else [], walk.block.mask
+    seen = "" if mask is None else scope.value(mask)
+    if mask is not None and mask.dtype == torch.bool:
+        (each if _differs_by_row(mask) else for_all).append(seen)
+    scores = f"tl.dot({query}, {key}{walk.exact}) * {scale}"
+    if conditions := " & ".join(text for text in for_all if text):
+        # What all rows see is added, in the instruction that scales, and not selected.
+        scores += f" + tl.where({conditions}, 0.0, {LOWEST})"
+    scope.let("scores", scores)
+    if walk.natural:
+        scope.let("scores", f"scores + {seen}")
+    if each:
+        scope.let("scores", f"tl.where({' & '.join(each)}, scores, {LOWEST})")
+
+
+def _differs_by_row(mask: Expr) -> bool:
+    """Whether queries see other keys than each other."""
+    read = [part for part in all_parts(mask) if isinstance(part, BufferLoad)]
+    return any(axis.name == "row" for load in read for axis in axes_of(load.address))
 
 
 def _write_step(out: Emission, scope: Emission, walk: _AttentionProgram, value: str) -> None:

@@ -75,11 +75,12 @@ FORMS: dict[str, str] = {
         name: f"tl.{name}({{}})"
         for name in (*("abs", "exp", "log", "cos", "erf", "log2", "sigmoid"),)
     },
+    "tanh_gate": "tl.sigmoid(({}) * 2.0)",
     **{"div_rn": "tl.div_rn({}, {})", "sqrt_rn": "tl.sqrt_rn({})", "fma": "tl.fma({}, {}, {})"},
 }
 """How each operation is written that Triton has."""
 CALLED: dict[str, str] = {
-    **{name: name for name in ("tanh", "expm1", "log1p", "trunc", "floor", "ceil")},
+    **{name: name for name in ("tanh", "expm1", "log1p", "trunc", "floor", "ceil", "normal_cdf")},
     **{name: f"full_{name}" for name in ("sqrt", "rsqrt", "exp2", "sin", "pow")},
     **{"as_f16": "as_f16", "as_bf16": "as_bf16", "round": "round_even", "mul_rn": "product"},
     **{
@@ -97,7 +98,7 @@ TAKES_NUMBERS_WIDE = frozenset(("max", "min", "where"))
 `NARROW` does. Of operators it has the other operand's type."""
 LONG_LINE = 70
 FUNCTIONS = (
-    *("tanh", "expm1", "log1p", "full_sqrt", "full_rsqrt"),
+    *("tanh", "expm1", "log1p", "normal_cdf", "full_sqrt", "full_rsqrt"),
     *("full_exp2", "full_sin", "full_pow"),
     *("floor", "ceil", "trunc", "fmod", "round_even", "larger"),
     *("smaller", "nearest_tf32", "latest_largest", "latest_smallest"),

@@ -45,6 +45,21 @@ def log1p(x):
 
 
 @triton.jit
+def normal_cdf(x):
+    """(1 + erf(x / sqrt(2))) / 2 of an fp32 number, 2^-17 of it wrong at most: a polynomial, fitted
+    for it to be so from -6 to 6, for log2 of the tail's size times 2^(its slope). A device's erf
+    takes three times as long."""
+    far = tl.abs(x)
+    near = tl.minimum(far, 6.0)
+    p = -1.8348117691857624e-06 * near + 6.159829354146495e-05
+    p = (p * near - 0.0009305247804149985) * near + 0.00850789062678814
+    p = (p * near - 0.05396006628870964) * near + 0.26288312673568726
+    p = (p * near - 1.1512510776519775) * near - 0.9999952912330627
+    tail = tl.exp2(p - far * far * 0.7213475204444817)
+    return tl.where(x > 0.0, 1.0 - tail, tail)
+
+
+@triton.jit
 def full_sqrt(x):
     """The root of any fp32 number: what is too small to be normal is scaled by 2^24 before."""
     tiny = x < 1.1754943508222875e-38
