@@ -23,6 +23,7 @@ from anabranch.frontend.surroundings import Surroundings, neutral
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.among_sizes import AmongSizes
 from anabranch.tuning.job import Job
 from anabranch.tuning.workers.job import JobRefusal, WorkerJob, WorkerPlace
 from anabranch.tuning.workers.pool import WorkerPool
@@ -30,9 +31,10 @@ from anabranch.tuning.workers.pool import WorkerPool
 
 @dataclass(frozen=True, slots=True)
 class SizeToCompile:
-    """The sizes of the dimensions, and an example with them."""
+    """The sizes of the dimensions, among all sizes, and an example with them."""
 
     at: tuple[int, ...]
+    among: AmongSizes
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
@@ -49,17 +51,23 @@ def compile_sizes(
     """Have all sizes compiled into the caller's cache. What fails in a worker fails again in the
     caller, and is told there. WorkerError for a size of which workers died, and for a model that
     cannot be sent."""
-    jobs = [
-        WorkerJob(repr(size.at), _compile_there, (model, size, options, around), f"size {size.at}")
-        for size in sizes
-    ]
-    for outcome in pool.outcomes(jobs, trace, until):
-        if isinstance(outcome, JobRefusal):
-            raise WorkerError(
-                f"the size {outcome.key!s} cannot be compiled",
-                str(outcome.refused),
-                "leave it out of `sizes`, or compile it alone with workers=None",
+    for own in (True, False):  # those between sizes that are searched are told what these found
+        jobs = [
+            WorkerJob(
+                *(repr(size.at), _compile_there),
+                (model, size, options, around),
+                f"size {size.at}",
             )
+            for size in sizes
+            if size.among.own == own
+        ]
+        for outcome in pool.outcomes(jobs, trace, until):
+            if isinstance(outcome, JobRefusal):
+                raise WorkerError(
+                    f"the size {outcome.key!s} cannot be compiled",
+                    str(outcome.refused),
+                    "leave it out of `sizes`, or compile it alone with workers=None",
+                )
 
 
 def _compile_there(
@@ -70,4 +78,5 @@ def _compile_there(
     target = resolve(here.target, chosen.tf32)
     with capture_lock(), neutral(), Cache.open(here.cache_dir) as cache:
         arguments = (model, size.args, size.kwargs, target, chosen, cache, here.trace)
-        compile_model(Job(*arguments, deadline=here.deadline, surroundings=around))
+        rest: Any = {"surroundings": around, "among": size.among}
+        compile_model(Job(*arguments, deadline=here.deadline, **rest))

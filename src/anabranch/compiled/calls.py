@@ -81,6 +81,7 @@ from anabranch.report.lines import WIDTH
 from anabranch.report.summary import facts_of
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.among_sizes import among_sizes
 from anabranch.tuning.job import Job
 from anabranch.tuning.workers.pool import WorkerPool
 
@@ -199,6 +200,9 @@ class Compiled(Plans):
             job = self._job(plan_request, cache)
             calls, chosen = sized.chosen(job, dynamic_shapes, sizes)
             sized.check_limit(job, calls, chosen)
+            among = among_sizes(chosen)
+            # What is decided by its neighbours is compiled after them.
+            chosen = sorted(chosen, key=lambda at: not among[at].own)
             resized = [
                 calls.shapes.resized(plan_request.args, dict(plan_request.kwargs), at)
                 for at in chosen
@@ -206,7 +210,8 @@ class Compiled(Plans):
             if workers is not None and len(chosen) > 1:
                 until = Deadline(stop=plan_request.stop)
                 listed = [
-                    SizeToCompile(at, *call) for at, call in zip(chosen, resized, strict=True)
+                    SizeToCompile(at, among[at], *call)
+                    for at, call in zip(chosen, resized, strict=True)
                 ]
                 parts = (workers, self.model, listed, self.options, plan_request.around)
                 compile_sizes(*parts, self.trace, until)
@@ -220,6 +225,7 @@ class Compiled(Plans):
                             sized=calls,
                             at=at,
                             resized=(plan_request.args, plan_request.kwargs),
+                            among=among[at],
                         )
                     )
                 except OptionError as refused:
@@ -366,6 +372,7 @@ class Compiled(Plans):
             room=None if limit is None else limit - (held.total - held.states),
             surroundings=asked.around,
             workers=asked.workers,
+            among=asked.among,
         )
 
     def _device(self, run: Executable | None) -> torch.device | None:

@@ -14,6 +14,7 @@ from anabranch.compiled.sized import SizedCalls
 from anabranch.errors import OptionError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.surroundings import Surroundings, surroundings
+from anabranch.tuning.among_sizes import AmongSizes
 from anabranch.tuning.workers.pool import WorkerPool
 
 
@@ -23,7 +24,8 @@ class PlanRequest:
     it already; `stop`: ends searching and measuring once it is set; `shared`: constants of others
     that are refitted with this plan; `sized`: what varies in such calls, and `at`: the sizes of
     this one; `around`: torch's switches, under which the model is captured and called; `workers`:
-    who helps to try kernels; `resized`: the example that this one was made of, for these sizes."""
+    who helps to try kernels; `resized`: the example that this one was made of, for these sizes;
+    `among`: these sizes among all that are compiled."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -35,6 +37,7 @@ class PlanRequest:
     around: Surroundings
     workers: WorkerPool | None = None
     resized: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
+    among: AmongSizes | None = None
 
 
 def request(

@@ -22,7 +22,7 @@ from anabranch.report.graph_diff import DiffRow, folded, graphs, rows, running, 
 from anabranch.report.lines import WIDTH, wrapped
 from anabranch.report.units import count, duration, significant
 from anabranch.search.engine.backtracking import Ran
-from anabranch.search.result import Path, Round
+from anabranch.search.result import Path, Round, rules_of
 
 ALL = "explain --all shows them"
 PRICES = (
@@ -40,6 +40,8 @@ def searched_lines(path: Path | None, most: int | None, width: int = WIDTH) -> l
     search."""
     if path is None:
         return []
+    if path.beside:
+        return _elsewhere(path)
     if not path.rounds:
         none = "no faster graph was found" if path.cut_short else "no equal graph is faster"
         return [f"Searched: {none}", *wrapped(ended(path))]
@@ -50,6 +52,16 @@ def searched_lines(path: Path | None, most: int | None, width: int = WIDTH) -> l
         lines += [f"  round {number}: {gained(done.before, done.after)}, side by side"]
         lines += [*_steps(done, most), *_sides(*pair, most, width)]
     return lines
+
+
+def _elsewhere(path: Path) -> list[str]:
+    """Of a graph that was not searched itself."""
+    sizes = " and ".join(f"{amount:,}" for amount in dict.fromkeys(path.beside))
+    lines = [f"Searched: at the sizes {sizes} beside this one, with one result"]
+    if not path.rounds:
+        return [*lines, "  no equal graph is faster"]
+    first, last = path.rounds[0].before, path.rounds[-1].after
+    return [*lines, *wrapped(rules_of(path.steps)), f"  at the first: {gained(first, last)}"]
 
 
 def _steps(done: Round, most: int | None) -> list[str]:

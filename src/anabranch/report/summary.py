@@ -162,9 +162,12 @@ def _dtype(job: Job, compilation: Compilation) -> str:
 
 
 def _searched(compilation: Compilation) -> list[dict[str, Any]]:
-    rounds = compilation.path.rounds if compilation.path is not None else ()
+    path = compilation.path
+    rounds = path.rounds if path is not None else ()
+    sizes = {"measured_at": path.beside[0]} if path is not None and path.beside else {}
     return [
         {
+            **sizes,
             "rules": rules_of(r.steps),
             "us_before": r.before.us,
             "us_after": r.after.us,

@@ -20,7 +20,7 @@ from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.options import Options
-from anabranch.search import path_cache
+from anabranch.search import between_sizes, path_cache
 from anabranch.search.budget import SearchLimits
 from anabranch.search.evaluation import CandidateEvaluator, replaced
 from anabranch.search.outer_loop import improved, settings_of
@@ -46,7 +46,16 @@ def known_path(job: Job, graph: Graph) -> Path | None:
         return None
     asked = path_cache.key(graph, job.options, job.target)
     path = path_cache.find(job.cache, asked, graph)
-    if path is not None:
+    if path is None:
+        path = between_sizes.told_by_neighbours(job, graph)
+        if path is not None:
+            path_cache.store(job.cache, asked, path)
+            found, sizes = (
+                rules_of(path.steps) or "nothing is faster",
+                " and ".join(map(str, path.beside)),
+            )
+            job.trace.add("applied", "search", graph.name, f"as at the sizes {sizes}: {found}")
+    elif path is not None:
         told = f"{RECALLED}: {rules_of(path.steps) or 'nothing faster is known'}"
         if goes_on(path, job.options):
             told += "; there is more time than that search had: it goes on from there"
@@ -93,6 +102,7 @@ def run_search(
     allowed = Allowed(job.options.budget, job.options.search_seconds)
     path = replace(path, allowed=NOTHING if path.cut_short == "stop" else allowed)
     path_cache.store(job.cache, path_cache.key(graph, job.options, job.target), path)
+    between_sizes.keep(job, graph, path)
     return built, path
 
 

@@ -23,7 +23,7 @@ from anabranch.options import Options
 from anabranch.search.published import SEARCH_KINDS
 from anabranch.search.result import Path
 
-PATHS: Table[Path] = Table("graphs", "search 10", nouns(Path))
+PATHS: Table[Path] = Table("graphs", "search 11", nouns(Path))
 NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system", "workers"}
 
 
@@ -66,8 +66,11 @@ def key(graph: Graph, options: Options, target: Target) -> str:
     place = {digest: i for i, digest in enumerate(digests)}
     constants = tuple(Constant(c.name, c.type, str(place[c.digest])) for c in graph.constants)
     named = replace(graph, constants=constants)
+    return PATHS.key(*asked(options, target), text_graph(named, origins=False))
+
+
+def asked(options: Options, target: Target) -> tuple[str, ...]:
+    """The machine, the options that a search depends on, and our own files."""
     ignored = NOT_ASKED | SEARCH_KINDS[options.search].ignores
-    asked = options.model_dump_json(exclude=ignored)
     machine = f"{target.spec.fingerprint} {name_of(target)}"
-    ours = sources.digest(sources.ALL_ROOMS)
-    return PATHS.key(machine, asked, ours, text_graph(named, origins=False))
+    return machine, options.model_dump_json(exclude=ignored), sources.digest(sources.ALL_ROOMS)

@@ -43,7 +43,9 @@ class Path:
     `cut_short`: why the search ended before its work was done, "" if it did not; `undone`: the part
     of the work that was left then; `ran`: how many graphs it built and raced, which nobody
     remembers. `unfinished`: it left something out for want of time or of work, so that one that has
-    more than `allowed` goes on where it ended."""
+    more than `allowed` goes on where it ended. `beside`: sizes of the same model, as products of
+    their dimensions, whose searches ended so: this graph was not searched itself, and the costs of
+    the round are those of the first of them."""
 
     begin: Graph
     graph: Graph
@@ -53,6 +55,7 @@ class Path:
     ran: int = field(default=0, compare=False)
     unfinished: bool = False
     allowed: Allowed = NOTHING
+    beside: tuple[int, ...] = ()
 
     @property
     def steps(self) -> tuple[RewriteStep, ...]:

@@ -23,6 +23,7 @@ from anabranch.ir.samples import Samples
 from anabranch.options import Options
 from anabranch.targets.sampled import sampled
 from anabranch.trace import Trace
+from anabranch.tuning.among_sizes import AmongSizes
 from anabranch.tuning.sandbox.process import SandboxProcess
 from anabranch.tuning.workers.pool import WorkerPool
 
@@ -41,7 +42,8 @@ class Job:
     `counted`: what they take, as `rewrite.remat` counts; `again`: what is computed again; `late`:
     as in FusionFacts. `merge_s`: seconds in which a scheduler is to say which convolutions it
     merges, None for as long as it takes. `workers`: who helps to try kernels. `cold`: a call finds
-    none of its weights in the cache."""
+    none of its weights in the cache. `among`: the size among those of one model that are compiled
+    together."""
 
     model: Any
     args: tuple[Any, ...]
@@ -69,6 +71,7 @@ class Job:
     merge_s: float | None = None
     workers: WorkerPool | None = None
     cold: bool = False
+    among: AmongSizes | None = None
 
     @property
     def taken(self) -> float:

@@ -1,0 +1,132 @@
+"""Of many sizes a few are searched; those between two that ended alike are done the same, and say
+so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+import anabranch
+from anabranch.search import between_sizes
+from anabranch.search.between_sizes import RuleAtPlaces, SizeSearched
+from anabranch.tuning.among_sizes import FARTHEST, AmongSizes, among_sizes
+
+
+@pytest.mark.parametrize(
+    ("sizes", "searched"),
+    [
+        ([(8,)], [8]),
+        ([(64,), (1,)], [1, 64]),
+        ([(1,), (2,), (3,), (4,), (5,), (6,), (16,), (17,)], [1, 4, 16, 17]),
+        ([(2, 64), (1, 128), (4, 128), (32, 512)], [128, 512, 16384]),
+    ],
+)
+def test_searched_sizes_lie_a_factor_apart(sizes: list[Any], searched: list[int]) -> None:
+    among = among_sizes(sizes)
+    assert sorted(size.amount for size in among.values() if size.own) == searched
+    for size in among.values():
+        assert size.below <= size.amount <= size.above
+        assert size.own or size.above <= FARTHEST * size.below
+        assert {size.below, size.above} <= set(searched)
+
+
+class Siblings(nn.Module):
+    """Layers that read one input three times over, of which the sum goes on."""
+
+    def __init__(self, layers: int = 3) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.ModuleList(nn.Linear(128, 128) for _ in range(3)) for _ in range(layers)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            first, second, third = (part(x) for part in layer)
+            x = (first * second).relu() + third
+        return x
+
+
+SIZES = [16, 24, 32, 48, 64]
+OWN = {16, 64}
+
+
+def compiled(cache: Path, **changed: Any) -> anabranch.Compiled:
+    torch.manual_seed(0)
+    given: dict[str, Any] = {
+        **{"target": "sim:h200", "effort": "fast", "cache_dir": cache, "buckets": len(SIZES)},
+        **{"dynamic_shapes": ({0: Dim("rows", min=1, max=64)},), "sizes": SIZES},
+    }
+    model = Siblings().half().eval()
+    return anabranch.compile(model, (torch.randn(64, 128).half(),), **(given | changed))
+
+
+def paths(fast: anabranch.Compiled) -> dict[int, Any]:
+    """By size; every plan was searched for, or told."""
+    found = {entry.at[0]: entry.compilation.path for entry in fast.entries if entry.compilation}
+    assert set(found) == set(SIZES) and None not in found.values()
+    return found
+
+
+def test_sizes_between_two_that_ended_alike_are_not_searched(tmp_path: Path) -> None:
+    fast = compiled(tmp_path)
+    found = paths(fast)
+    assert all(found[n].beside == (() if n in OWN else (16, 64)) for n in SIZES)
+    rules = {tuple((s.rule, s.nodes) for s in path.steps) for path in found.values()}
+    assert len(rules) == 1
+    graphs = [entry.plan.tasks for entry in fast.entries]
+    assert len({len(tasks.tasks) for tasks in graphs}) == 1
+    again = paths(compiled(tmp_path))
+    assert {n: path.beside for n, path in again.items()} == {n: found[n].beside for n in SIZES}
+    assert "beside this one" in str(fast.explain())
+
+
+class Told:
+    """In place of the table: how searches ended in order of their sizes, whatever they found."""
+
+    def __init__(self, *told: SizeSearched | None) -> None:
+        self._answers = dict(zip(sorted(OWN), told, strict=True))
+
+    def key(self, *parts: str) -> str:
+        return "\n".join(parts)
+
+    def put(self, cache: Any, key: str, value: SizeSearched) -> None:
+        pass
+
+    def get_many(self, cache: Any, keys: dict[int, str]) -> dict[int, SizeSearched]:
+        found = {n: self._answers[n] for n in keys}
+        return {n: told for n, told in found.items() if told is not None}
+
+
+MERGED = SizeSearched((RuleAtPlaces("x", 3),))
+NOTHING = SizeSearched(())
+
+
+@pytest.mark.parametrize(
+    ("told", "spared"),
+    [
+        ((NOTHING, NOTHING), True),
+        ((NOTHING, MERGED), False),
+        ((NOTHING, None), False),
+        ((MERGED, MERGED), False),  # no rule of the name, so not at three places
+    ],
+)
+def test_where_neighbours_differ_a_size_is_searched(
+    told: Any, spared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(between_sizes, "SEARCHED", Told(*told))
+    found = paths(compiled(tmp_path, search="at-once"))
+    assert all(bool(found[n].beside) == (spared and n not in OWN) for n in SIZES)
+    assert all(not found[n].steps for n in SIZES if found[n].beside)
+
+
+def test_one_size_alone_is_searched(tmp_path: Path) -> None:
+    assert among_sizes([(3,)]) == {(3,): AmongSizes(3, 3, 3, True)}
+    fast = compiled(tmp_path, sizes=[64], buckets=1)
+    (entry,) = fast.entries
+    assert entry.compilation is not None and entry.compilation.path is not None
+    assert entry.compilation.path.beside == ()
