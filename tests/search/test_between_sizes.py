@@ -46,6 +46,7 @@ class Siblings(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
+            assert isinstance(layer, nn.ModuleList)
             first, second, third = (part(x) for part in layer)
             x = (first * second).relu() + third
         return x

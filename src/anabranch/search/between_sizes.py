@@ -67,10 +67,12 @@ def told_by_neighbours(job: Job, graph: Graph) -> Path | None:
     if among is None or among.own or not _at_once(job):
         return None
     keys = {amount: _key(job, graph, amount) for amount in (among.below, among.above)}
-    found = SEARCHED.get_many(job.cache, keys)
-    if len(found) < len(keys) or found[among.below].rules != found[among.above].rules:
+    searches = SEARCHED.get_many(job.cache, keys)
+    if len(searches) < len(keys):
         return None
-    ended = found[among.below]
+    ended, above = searches[among.below], searches[among.above]
+    if ended.rules != above.rules:
+        return None
     steps, after = list[RewriteStep](), graph
     for asked in ended.rules:
         more, after = _applied(job, after, asked)
@@ -105,5 +107,5 @@ def _key(job: Job, graph: Graph, amount: int) -> str:
     weights; not the shapes, nor the numbers that operators are given."""
     nodes = (f"{' '.join(node.results)} = {node.op} {' '.join(node.uses)}" for node in graph.nodes)
     names = [value.name for value in graph.inputs] + [c.name for c in graph.constants]
-    known = path_cache.asked(job.options, job.target)
-    return SEARCHED.key(*known, " ".join(names), "\n".join(nodes), str(amount))
+    asked = path_cache.asked(job.options, job.target)
+    return SEARCHED.key(*asked, " ".join(names), "\n".join(nodes), str(amount))

@@ -50,12 +50,10 @@ def known_path(job: Job, graph: Graph) -> Path | None:
         path = between_sizes.told_by_neighbours(job, graph)
         if path is not None:
             path_cache.store(job.cache, asked, path)
-            found, sizes = (
-                rules_of(path.steps) or "nothing is faster",
-                " and ".join(map(str, path.beside)),
-            )
-            job.trace.add("applied", "search", graph.name, f"as at the sizes {sizes}: {found}")
-    elif path is not None:
+            sizes = " and ".join(map(str, dict.fromkeys(path.beside)))
+            rules = rules_of(path.steps) or "nothing is faster"
+            job.trace.add("applied", "search", graph.name, f"as at the sizes {sizes}: {rules}")
+    else:
         told = f"{RECALLED}: {rules_of(path.steps) or 'nothing faster is known'}"
         if goes_on(path, job.options):
             told += "; there is more time than that search had: it goes on from there"
