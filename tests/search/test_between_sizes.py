@@ -12,9 +12,14 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import anabranch
+from anabranch.ir.graph import Graph
+from anabranch.options import Options
 from anabranch.search import between_sizes
 from anabranch.search.between_sizes import RuleAtPlaces, SizeSearched
+from anabranch.targets import resolve
+from anabranch.trace import Trace
 from anabranch.tuning.among_sizes import FARTHEST, AmongSizes, among_sizes
+from anabranch.tuning.job import Job
 
 
 @pytest.mark.parametrize(
@@ -52,6 +57,7 @@ class Siblings(nn.Module):
         return x
 
 
+TARGET = resolve("sim:h200"), Options(search="at-once")
 SIZES = [16, 24, 32, 48, 64]
 OWN = {16, 64}
 
@@ -123,6 +129,22 @@ def test_where_neighbours_differ_a_size_is_searched(
     found = paths(compiled(tmp_path, search="at-once"))
     assert all(bool(found[n].beside) == (spared and n not in OWN) for n in SIZES)
     assert all(not found[n].steps for n in SIZES if found[n].beside)
+
+
+def test_what_another_width_found_is_not_taken(tmp_path: Path) -> None:
+    """A model of the same operators and names has searches of its own."""
+    keys = list[str]()
+    for width in (16, 32):
+        job = Job(nn.Linear(width, 8), (), {}, *TARGET, None, Trace())
+        keys.append(between_sizes._key(job, Graph("g", (), (), (), ()), 4))
+    assert keys[0] != keys[1]
+
+
+def test_searches_of_an_earlier_process_tell_as_well(tmp_path: Path) -> None:
+    """Both sizes at the ends are in the cache, those between are not."""
+    compiled(tmp_path, sizes=sorted(OWN), buckets=2)
+    found = paths(compiled(tmp_path))
+    assert all(found[n].beside == (() if n in OWN else (16, 64)) for n in SIZES)
 
 
 def test_one_size_alone_is_searched(tmp_path: Path) -> None:

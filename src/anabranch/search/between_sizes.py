@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import nn
+
 from anabranch.cache import Table
 from anabranch.ir.codec import nouns
 from anabranch.ir.graph import Graph
@@ -49,10 +51,10 @@ NOTHING_YET = Price(0.0)
 
 def keep(job: Job, graph: Graph, path: Path) -> None:
     """Keep how the search of this size ended, for sizes beside it; nothing of one that ended before
-    it had tried anything."""
+    it had tried anything, or that others told."""
     if job.among is None or not job.among.own or not _at_once(job) or path.cut_short == "stop":
         return
-    if path.unfinished and not path.rounds and not path.ran:
+    if path.beside or (path.unfinished and not path.rounds and not path.ran):
         return
     names = [step.rule for step in path.steps]
     rules = tuple(RuleAtPlaces(name, names.count(name)) for name in dict.fromkeys(names))
@@ -104,8 +106,12 @@ def _at_once(job: Job) -> bool:
 
 def _key(job: Job, graph: Graph, amount: int) -> str:
     """All that a size shares with those beside it: operators and what they read, by name, and the
-    weights; not the shapes, nor the numbers that operators are given."""
+    shapes of the model's parameters; not those of values, nor the numbers that operators are given,
+    nor constants, of which some are as long as the size."""
     nodes = (f"{' '.join(node.results)} = {node.op} {' '.join(node.uses)}" for node in graph.nodes)
     names = [value.name for value in graph.inputs] + [c.name for c in graph.constants]
-    asked = path_cache.asked(job.options, job.target)
-    return SEARCHED.key(*asked, " ".join(names), "\n".join(nodes), str(amount))
+    asked, model = path_cache.asked(job.options, job.target), job.model
+    held = model.named_parameters() if isinstance(model, nn.Module) else ()
+    weights = [f"{name} {tuple(weight.shape)} {weight.dtype}" for name, weight in held]
+    texts = " ".join(names), "\n".join(nodes), "\n".join(weights), str(amount)
+    return SEARCHED.key(*asked, *texts)

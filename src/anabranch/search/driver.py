@@ -54,6 +54,7 @@ def known_path(job: Job, graph: Graph) -> Path | None:
             rules = rules_of(path.steps) or "nothing is faster"
             job.trace.add("applied", "search", graph.name, f"as at the sizes {sizes}: {rules}")
     else:
+        between_sizes.keep(job, graph, path)
         told = f"{RECALLED}: {rules_of(path.steps) or 'nothing faster is known'}"
         if goes_on(path, job.options):
             told += "; there is more time than that search had: it goes on from there"
