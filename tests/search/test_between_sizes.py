@@ -40,21 +40,16 @@ def test_searched_sizes_lie_a_factor_apart(sizes: list[Any], searched: list[int]
         assert {size.below, size.above} <= set(searched)
 
 
-class Siblings(nn.Module):
-    """Layers that read one input three times over, of which the sum goes on."""
+class Sibling(nn.Module):
+    """Three layers that read one input."""
 
-    def __init__(self, layers: int = 3) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            nn.ModuleList(nn.Linear(128, 128) for _ in range(3)) for _ in range(layers)
-        )
+        self.first, self.second, self.third = (nn.Linear(128, 128) for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            assert isinstance(layer, nn.ModuleList)
-            first, second, third = (part(x) for part in layer)
-            x = (first * second).relu() + third
-        return x
+        made: Tensor = (self.first(x) * self.second(x)).relu() + self.third(x)
+        return made
 
 
 TARGET = resolve("sim:h200"), Options(search="at-once")
@@ -68,7 +63,7 @@ def compiled(cache: Path, **changed: Any) -> anabranch.Compiled:
         **{"target": "sim:h200", "effort": "fast", "cache_dir": cache, "buckets": len(SIZES)},
         **{"dynamic_shapes": ({0: Dim("rows", min=1, max=64)},), "sizes": SIZES},
     }
-    model = Siblings().half().eval()
+    model = nn.Sequential(Sibling(), Sibling()).half().eval()
     return anabranch.compile(model, (torch.randn(64, 128).half(),), **(given | changed))
 
 
