@@ -383,3 +383,17 @@ def test_a_model_that_does_not_bear_to_be_listed_is_as_it_was() -> None:
     fast = anabranch.compile(model, (x,), target="cpu", search="none")
     assert not model.get_buffer("calls").any()
     assert torch.equal(fast(x), x + 1) and torch.equal(fast(x), x + 2)
+
+
+class Asserting(nn.Module):
+    """pytest rewrites this: what it puts in reads a module of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[-1] == 4, x.shape
+        return x * 2
+
+
+def test_what_pytest_puts_in_for_an_assert_is_not_looked_through() -> None:
+    names = Asserting.forward.__code__.co_names
+    assert any(not name.isidentifier() for name in names)
+    assert not PythonState.of(Asserting()).was.bound

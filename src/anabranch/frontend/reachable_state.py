@@ -288,8 +288,9 @@ def function_of(value: Any) -> types.FunctionType | None:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """The names of globals and attributes that code reads, inner functions included."""
-    yield from code.co_names
+    """The names of globals and attributes that code reads, inner functions included; but for those
+    that nobody can write, as of what pytest puts in for an `assert`."""
+    yield from filter(str.isidentifier, code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
