@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.default_dtype import default_dtype
 from torch import Tensor, nn
 
 import anabranch
@@ -82,16 +83,6 @@ class Switches(nn.Module):
         with torch.device("cpu"), torch.no_grad():
             made = self.linear(x) + torch.ones(8)
         return exact, inner, made
-
-
-@contextlib.contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    was = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(was)
 
 
 def same(found: Any, wanted: Any) -> None:

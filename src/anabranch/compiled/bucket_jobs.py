@@ -51,16 +51,13 @@ def compile_sizes(
     """Have all sizes compiled into the caller's cache. What fails in a worker fails again in the
     caller, and is told there. WorkerError for a size of which workers died, and for a model that
     cannot be sent."""
+
+    def job(size: SizeToCompile) -> WorkerJob:
+        args = model, size, options, around
+        return WorkerJob(repr(size.at), _compile_there, args, f"size {size.at}")
+
     for own in (True, False):  # those between sizes that are searched are told what these found
-        jobs = [
-            WorkerJob(
-                *(repr(size.at), _compile_there),
-                (model, size, options, around),
-                f"size {size.at}",
-            )
-            for size in sizes
-            if size.among.own == own
-        ]
+        jobs = [job(size) for size in sizes if size.among.own == own]
         for outcome in pool.outcomes(jobs, trace, until):
             if isinstance(outcome, JobRefusal):
                 raise WorkerError(

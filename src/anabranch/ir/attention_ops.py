@@ -104,8 +104,8 @@ def by_cudnn(
 
 def _in_vectors(tensor: Tensor) -> bool:
     """Whether each row begins at a multiple of 16 bytes and its numbers lie side by side."""
-    places = (*(stride * tensor.element_size() for stride in tensor.stride()[:-1]),)
-    return tensor.stride(-1) == 1 and not any(at % 16 for at in (tensor.data_ptr(), *places))
+    apart = [stride * tensor.element_size() for stride in tensor.stride()[:-1]]
+    return tensor.stride(-1) == 1 and not any(at % 16 for at in (tensor.data_ptr(), *apart))
 
 
 def shape_of_cudnn(
