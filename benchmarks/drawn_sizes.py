@@ -188,7 +188,8 @@ def rows(flags: argparse.Namespace) -> Any:
         rivals: dict[str, Callable[..., Any]] = {}
         for mode in filter(None, flags.modes.split(",")):
             try:
-                rivals[mode] = rival(case.model, mode, list(calls.values()))
+                largest_first = [calls[size] for size in sorted(calls, reverse=True)]
+                rivals[mode] = rival(case.model, mode, largest_first)
             except Exception as failed:
                 row[f"{mode}_failed"] = f"{type(failed).__name__}: {str(failed)[:300]}"
         plans = len(fast.entries)
