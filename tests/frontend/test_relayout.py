@@ -45,6 +45,9 @@ MODELS: dict[str, Callable[[Tensor], Tensor]] = {
     "index_fill": lambda x: x.index_fill(1, torch.tensor([0, 1]), 1.0),
     "one_hot": lambda x: F.one_hot((x > 0).long(), 3),
     "cross_entropy": lambda x: F.cross_entropy(x, CLASSES, reduction="none"),
+    "binary_cross_entropy": lambda x: F.binary_cross_entropy(
+        x.sigmoid(), torch.ones(6, 6, 8, 2).permute(3, 2, 0, 1), reduction="none"
+    ),
     "fake_quantize": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127),
     "irfft": lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=1), dim=1),
     "interpolate": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),

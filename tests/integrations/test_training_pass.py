@@ -229,6 +229,12 @@ LAID_BY_THEIR_KERNELS: dict[str, Any] = {
     "losses of images": lambda x: nn.functional.cross_entropy(
         turned(x), torch.zeros(2, 5, 4, dtype=torch.int64).mT, reduction="none"
     ),
+    "losses beside targets in rows": lambda x: nn.functional.binary_cross_entropy(
+        turned(x).sigmoid(), torch.full((2, 3, 4, 5), 0.25), reduction="none"
+    ),
+    "a mean of losses": lambda x: nn.functional.binary_cross_entropy(
+        turned(x).sigmoid(), torch.full((2, 3, 4, 5), 0.25)
+    ),
     "a norm by its batch": lambda x: nn.functional.batch_norm(turned(x), None, None, training=True),
     "a norm that writes": lambda x: nn.functional.batch_norm(
         turned(x), torch.zeros(3), torch.ones(3), training=True

@@ -32,6 +32,7 @@ from torch._decomp import get_decompositions
 from anabranch.frontend.attention import PAIRS
 from anabranch.frontend.batch_statistics import batch_norm, lines, pixels, sum_dtype
 from anabranch.frontend.operators import decompositions
+from anabranch.frontend.real_layouts import lying_as
 from anabranch.ir import custom_ops, ops
 
 aten = torch.ops.aten
@@ -51,12 +52,6 @@ DECOMPOSED = (
 )
 """Operators that torch knows as what fuses: arithmetic, sums, and writing into zeros."""
 
-IN_ROWS: dict[Any, tuple[str, ...]] = {
-    aten.log_sigmoid_forward.default: ("cpu",),
-    aten.nll_loss2d_forward.default: ("cpu", "cuda"),
-}
-"""Of those the ones whose kernels give a first result in rows, on these kinds of devices; what they
-are taken apart into gives one that lies as its operands."""
 GRADIENT = "_backward.default"
 """How gradients end that `operators.decompositions` would take apart."""
 SILENT = {
@@ -73,16 +68,8 @@ def training_decompositions() -> dict[Any, Callable[..., Any]]:
     packets = [getattr(aten, name) for name in DECOMPOSED]
     kept = {op: by for op, by in decompositions().items() if not str(op).endswith(GRADIENT)}
     torchs = get_decompositions(packets)
-    rows = {op: _in_rows(torchs[op], on) for op, on in IN_ROWS.items()}
-    return {**kept, **torchs, **rows, **_of_lists(), **OWN_DECOMPOSITIONS}
-
-
-def _in_rows(by: Callable[..., Any], on: Sequence[str]) -> Callable[..., Any]:
-    def decomposed(*args: Any, **kwargs: Any) -> Any:
-        first, *rest = by(*args, **kwargs)
-        return (first.contiguous() if first.device.type in on else first, *rest)
-
-    return decomposed
+    torchs = {op: lying_as(op, by) for op, by in torchs.items()}
+    return {**kept, **torchs, **_of_lists(), **OWN_DECOMPOSITIONS}
 
 
 def prepared(step: fx.GraphModule) -> fx.GraphModule:

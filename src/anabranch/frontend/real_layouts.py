@@ -39,8 +39,13 @@ def _in_format_of_first(result: Tensor, first: Tensor, *args: Any, **kwargs: Any
 
 
 def _as_first(result: Tensor, first: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """As a clone of the first operand."""
-    return _elementwise(result, first)
+    """As a clone of the first operand; a sum of all losses as torch says."""
+    return _elementwise(result, first) if result.dim() else result
+
+
+def _as_second(result: Tensor, first: Tensor, second: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """As a clone of the second operand."""
+    return _as_first(result, second)
 
 
 def _elementwise(result: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -97,6 +102,31 @@ def laying(infer: Callable[..., Any]) -> Callable[..., Any]:
     return inferred
 
 
+def lying_as(op: Any, by: Callable[..., Any]) -> Callable[..., Any]:
+    """`by`, which takes this operator apart, with a first result that lies as the operator's: by
+    itself it lies as the operands of its arithmetic, in their order there."""
+    laid = LAID.get(op)
+    if laid is None:
+        return by
+
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        results = by(*args, **kwargs)
+        first, *rest = results if isinstance(results, (tuple, list)) else (results,)
+        if not all(map(_is_asked, (first, *(arg for arg in args if isinstance(arg, Tensor))))):
+            return results
+        with torch._C._DisableTorchDispatch():
+            lies = laid(first, *args, **kwargs)
+            if lies.stride() == first.stride():
+                return results
+            order, _ = prims.compute_elementwise_output_logical_to_physical_perm(lies)
+        lying = (
+            first.permute(order).contiguous().permute([order.index(d) for d in range(lies.dim())])
+        )
+        return (lying, *rest) if isinstance(results, (tuple, list)) else lying
+
+    return decomposed
+
+
 def _is_asked(tensor: Tensor) -> bool:
     """Whether it has strides, which are numbers, or symbols with a guard on what is said of them:
     torch.compile has those. Where torch.export has symbols, no layout is asked."""
@@ -125,6 +155,9 @@ _BY_NAME: Mapping[str, Lying] = {
     **dict.fromkeys(("heaviside.default", "logaddexp.default", "xlogy.Tensor"), _elementwise),
     **dict.fromkeys(("logical_and.default", "logical_or.default"), _elementwise),
     **dict.fromkeys(("logical_xor.default", "special_xlog1py.default"), _elementwise),
+    "binary_cross_entropy.default": _as_first,
+    "binary_cross_entropy_backward.default": _as_second,
+    "logit_backward.default": _elementwise,
     **_on_cpu(_in_rows, ("log_sigmoid_forward.default",)),
     **_on_cpu(_as_two_parts, ("roll.default",)),
     **_on_cpu(
