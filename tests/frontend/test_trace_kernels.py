@@ -41,6 +41,8 @@ def unlike():
         yield from (by for by in op.py_kernels.values() if by.__module__.startswith("anabranch"))
     if tables() != registered:
         yield "tables"
+    if F.handle_torch_function is not torch.overrides.handle_torch_function:
+        yield "functions"
 
 before, registered = kernels(), tables()
 import anabranch
@@ -120,4 +122,21 @@ def test_a_shrunk_activation_is_trained(dynamic: bool) -> None:
         wanted = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
         result = torch.autograd.grad(fast(x).square().sum(), list(model.parameters()))
         torch.testing.assert_close(result, wanted)
+    torch.compiler.reset()
+
+
+def test_the_weight_of_an_l1_loss_is_kept() -> None:
+    """Torch leaves it out wherever a mode sees the call."""
+
+    def loss(x: Tensor, weight: Tensor) -> Tensor:
+        return F.l1_loss(x, torch.ones(3, 4), weight=weight)  # type: ignore[call-arg]
+
+    torch.compiler.reset()
+    x, weight = torch.randn(3, 4), torch.rand(3, 4)
+    options: dict[str, Any] = {"target": "cpu", "effort": "fast", "cache_dir": None}
+    for fast in (
+        torch.compile(loss, backend="anabranch"),
+        anabranch.compile(loss, (x, weight), **options),
+    ):
+        torch.testing.assert_close(fast(x, weight), loss(x, weight))
     torch.compiler.reset()

@@ -60,6 +60,9 @@ results without values are of fixed sizes alone."""
 
 _INFER: Any = FakeTensorMode._dispatch_impl
 """What says, for torch, what an operator gives for fake tensors."""
+_FUNCTIONS: Any = torch.nn.functional
+_HANDLE: Any = _FUNCTIONS.handle_torch_function
+"""Functions of torch.nn.functional call it, and do nothing else, where a mode sees their calls."""
 _LOCK: Any = threading.Lock()
 os.register_at_fork(after_in_child=_LOCK._at_fork_reinit)  # whoever held it is not in the child
 _running: list[None] = []
@@ -159,6 +162,13 @@ def _drawn_in_mode(op: Any, mode: Any, *args: Any, **kwargs: Any) -> Any:
         return DRAWS[op](*args, **kwargs)
 
 
+def _handle(function: Any, relevant: Any, *args: Any, **kwargs: Any) -> Any:
+    """Torch's, with the weight of an l1_loss, which torch 2.13 leaves out there."""
+    if function is _FUNCTIONS.l1_loss and "weight" not in kwargs and len(relevant) == 3:
+        kwargs["weight"] = relevant[2]
+    return _HANDLE(function, relevant, *args, **kwargs)
+
+
 def _install(kernels: TraceKernels) -> None:
     for operator, functions in kernels.items():
         held = operator.py_kernels
@@ -174,12 +184,14 @@ def _install(kernels: TraceKernels) -> None:
         operator._dispatch_cache.clear()
     FakeTensorMode.cache = _Results(FakeTensorMode.cache)
     FakeTensorMode._dispatch_impl = laying(_INFER)  # type: ignore[method-assign]
+    _FUNCTIONS.handle_torch_function = _handle
 
 
 def _put_back() -> None:
     assert isinstance(FakeTensorMode.cache, _Results)
     FakeTensorMode.cache = FakeTensorMode.cache.torchs
     FakeTensorMode._dispatch_impl = _INFER  # type: ignore[method-assign]
+    _FUNCTIONS.handle_torch_function = _HANDLE
     for operator, functions in _torchs.items():
         for key in _own()[operator]:
             operator.py_kernels.pop(key, None)
