@@ -191,3 +191,16 @@ def test_the_sizes_to_compile() -> None:
     exact = buckets(job(buckets=2), SHAPES, {1: 0.5, 7: 0.3, 9: 0.3, 64: 0.1}, [False], linear)
     assert exact == [(9,), (1,)]
     assert most_frequent({(1,): 1.0, (2,): 1.0}, 1) == [(2,)]
+
+
+@pytest.mark.parametrize("paddable", [True, False])
+def test_what_is_left_out_of_a_list_is_told(paddable: bool) -> None:
+    asked = job(buckets=2)
+    assert len(buckets(asked, SHAPES, [1, 64, 8], [paddable], linear)) == 2
+    (told,) = (event.why for event in asked.trace.events if event.kind == "warning")
+    assert told.startswith("2 of the 3 sizes in the list are compiled")
+    assert told.endswith("buckets=3 compiles all")
+    asked = job(buckets=2)
+    buckets(asked, SHAPES, [1, 64], [paddable], linear)
+    buckets(asked, SHAPES, {1: 2, 3: 1, 64: 1}, [paddable], linear)
+    assert not [event for event in asked.trace.events if event.kind == "warning"]

@@ -83,6 +83,10 @@ def buckets(
         chosen = choose(histogram, forecast, limit)
         told = padding_cost(histogram, chosen, forecast)
         job.trace.add("chosen", "capture", "buckets", f"{told}, by forecast")
+    if listed and len(chosen) < len(histogram):
+        left = f"{len(chosen)} of the {len(histogram)} sizes in the list are compiled, for buckets "
+        left += f"is {limit}; buckets={len(histogram)} compiles all"
+        job.trace.add("warning", "capture", "buckets", left)
     return sorted(chosen, key=lambda size: (math.prod(size), size), reverse=True)
 
 
