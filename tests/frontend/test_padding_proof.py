@@ -38,7 +38,7 @@ def proved(model: Any, *args: torch.Tensor) -> tuple[int, ...]:
 
 
 X, Y = f(B, 4, 6), f(B, 4, 6)
-W, TABLE = f(6, 5), f(10, 6)
+W, TABLE, WINDOW = f(6, 5), f(10, 6), f(6, 6, 3)
 INDEX = torch.tensor([[1, 2], [3, 0], [5, 4]])
 IMAGE = f(B, 4, 8, 8)
 ENCODER = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True).eval()
@@ -159,10 +159,11 @@ def check(model: Any, found: PaddingProof, at: Any, *args: torch.Tensor, full: i
     size = next(x.shape[axis] for x, rows in zip(args, at, strict=True) for axis, _, _ in rows)
     for other in (False, True):
         whole = []
-        for x, rows, zeros in zip(args, at, found.zeros, strict=True):
+        for place, (x, rows) in enumerate(zip(args, at, strict=True)):
+            number = found.number(place, x.dtype)
             for one in rows:
-                x = padded(x, one, size, full, zeros, found.true_masks)
-            if other and rows and not zeros and x.is_floating_point():
+                x = padded(x, one, size, full, number)
+            if other and rows and number is None and x.is_floating_point():
                 x = x.clone()
                 x.narrow(rows[0][0], size, full - size).uniform_(-3, 3)
             whole.append(x)
@@ -283,6 +284,7 @@ WEIGHING = nn.MultiheadAttention(6, 2, batch_first=True).eval()
 SEQUENCES: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
     (lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), (X,)),
     *((causal, (X,)), (counted, (X,))),
+    (lambda x: F.conv1d(x.mT, WINDOW, padding=1).mT * F.conv1d(x.mT, WINDOW[..., :1]).mT, (X,)),
     *((masked, (X, MASK)), (hidden, (X, MASK)), (both, (X, MASK)), (looked_up, (X, MASK))),
     (lambda x: LAST(x.transpose(0, 1))[0], (X,)),
     (lambda x: (x + POSITIONS[: x.shape[1]]).relu(), (X,)),
@@ -298,7 +300,16 @@ LEAKING: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = [
     (lambda x: F.scaled_dot_product_attention(x, x, x), (X,), "attends to the padding"),
     (lambda x, m: (x + m[..., None]).mean(1), (X, MASK), "works along"),
     (lambda x, m: (x @ x.mT + torch.where(m, 0.0, -1e4)[:, None]).softmax(-1), (X, MASK), "-inf"),
-    (lambda x: F.conv1d(x.transpose(1, 2), f(6, 6, 3), padding=1), (X,), "works along"),
+    (
+        lambda x: F.conv1d(x.transpose(1, 2), WINDOW, stride=2, padding=1),
+        (X,),
+        "works along|multiple",
+    ),
+    (
+        lambda x: F.conv1d(F.conv1d(x.transpose(1, 2), WINDOW, padding=1), WINDOW, padding=1),
+        (X,),
+        "is not 0",
+    ),
     (
         lambda x, m: torch.baddbmm(
             torch.where(m, 0.0, -math.inf)[:, None], x, x.mT, beta=0

@@ -26,9 +26,9 @@ def test_the_rest_of_a_buffer_is_filled_axis_by_axis(
     order: tuple[int, ...], zeros: tuple[bool, bool], group: int
 ) -> None:
     x = laid_out([3, 2, 2 * group], order)
-    want = padded(padded(x, (0, 1, 1), 3, 5, zeros[0]), (2, 1, group), 2, 4, zeros[1])
-    buffer = torch.full_like(want, torch.nan)
     numbers = [0 if zero else None for zero in zeros]
+    want = padded(padded(x, (0, 1, 1), 3, 5, numbers[0]), (2, 1, group), 2, 4, numbers[1])
+    buffer = torch.full_like(want, torch.nan)
     fillings = (
         Filling(0, 3, 5, 1, numbers[0]),
         Filling(2, 2 * group, 4 * group, group, numbers[1]),

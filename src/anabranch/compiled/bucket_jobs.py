@@ -19,6 +19,7 @@ from anabranch.compiler.pipeline import compile_model
 from anabranch.deadline import Deadline
 from anabranch.errors import WorkerError
 from anabranch.frontend.capture_lock import capture_lock
+from anabranch.frontend.padding_marks import MarkedPadding
 from anabranch.frontend.surroundings import Surroundings, neutral
 from anabranch.options import Options
 from anabranch.targets import resolve
@@ -31,12 +32,14 @@ from anabranch.tuning.workers.pool import WorkerPool
 
 @dataclass(frozen=True, slots=True)
 class SizeToCompile:
-    """The sizes of the dimensions, among all sizes, and an example with them."""
+    """The sizes of the dimensions, among all sizes, and an example with them; what the graph is to
+    read of padding."""
 
     at: tuple[int, ...]
     among: AmongSizes
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    markings: tuple[MarkedPadding, ...] = ()
 
 
 def compile_sizes(
@@ -76,4 +79,5 @@ def _compile_there(
     with capture_lock(), neutral(), Cache.open(here.cache_dir) as cache:
         arguments = (model, size.args, size.kwargs, target, chosen, cache, here.trace)
         rest: Any = {"surroundings": around, "among": size.among}
+        rest["markings"] = size.markings
         compile_model(Job(*arguments, deadline=here.deadline, **rest))

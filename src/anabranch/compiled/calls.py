@@ -210,7 +210,7 @@ class Compiled(Plans):
             if workers is not None and len(chosen) > 1:
                 until = Deadline(stop=plan_request.stop)
                 listed = [
-                    SizeToCompile(at, among[at], *call)
+                    SizeToCompile(at, among[at], *call, calls.markings)
                     for at, call in zip(chosen, resized, strict=True)
                 ]
                 parts = (workers, self.model, listed, self.options, plan_request.around)
@@ -270,6 +270,8 @@ class Compiled(Plans):
             calls, at = asked.sized, asked.at
             if self.options.batch == "pad" and calls is None:
                 calls, at = batched(job, known_form(self._buckets, job.args, job.kwargs))
+            if calls is not None:
+                job = replace(job, markings=calls.markings)
             compilation = compile_model(job)
         if self.fitted is None:
             check_alike(self.entries, compilation)

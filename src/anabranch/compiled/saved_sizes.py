@@ -83,6 +83,10 @@ def _fits(saved: SavedSizes, ranks: Sequence[int], results: int) -> bool:
             return False
         if any(outer == inner == 0 for _, outer, inner in rows):
             return False
+        if proof.marked is not None:
+            if not 0 <= proof.marked.place < len(ranks):
+                return False
+            sizes += [proof.marked.axis + 1, *(hidden.node + 1 for hidden in proof.marked.hidden)]
         sizes += [] if proof.most is None else [proof.most]
         sizes += [proof.least, *(size + 1 for row in rows for size in row)]
     named = all(len(dimension.name) <= LONGEST_NAME for dimension in saved.dimensions)

@@ -30,10 +30,12 @@ from anabranch.frontend.dynamic_shapes import (
 )
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.padded_tensors import padded, without_padding
+from anabranch.frontend.padding_marks import MarkedPadding, with_marks
 from anabranch.frontend.padding_proof import PaddingProof, RowAxis, UnprovenError, padding_proof
 from anabranch.frontend.program import name_of
 from anabranch.frontend.symbolic_shapes import read_dynamic_shapes
 from anabranch.ir.call_padding import CallPadding, Filling, RowsOfResult
+from anabranch.ir.eval import eval_graph
 from anabranch.ir.ops import same_layout
 from anabranch.ir.plan import Plan
 from anabranch.ir.refused import Refused
@@ -81,11 +83,10 @@ class SizedCalls:
         """The tensors of a call with the rows of a larger bucket, dimension by dimension."""
         extended = list(tensors)
         for size, more, rows, proof in self._grown(sizes, full):
-            for place, (at, zeros) in enumerate(zip(rows, proof.zeros, strict=True)):
+            for place, at in enumerate(rows):
+                number = proof.number(place, tensors[place].dtype)
                 for axis in at:
-                    extended[place] = padded(
-                        *(extended[place], axis, size, more), zeros, proof.true_masks
-                    )
+                    extended[place] = padded(extended[place], axis, size, more, number)
         return extended
 
     def cut(self, leaves: Sequence[Any], sizes: Sequence[int], full: Sequence[int]) -> list[Any]:
@@ -123,10 +124,10 @@ class SizedCalls:
         fillings = [list[Filling]() for _ in inputs]
         by_name = dict[str, list[RowsOfResult]]()
         for size, more, rows, proof in self._grown(sizes, full):
-            for place, (at, zeros) in enumerate(zip(rows, proof.zeros, strict=True)):
-                masks = proof.true_masks and tensors[place].dtype == torch.bool
+            for place, at in enumerate(rows):
+                number = proof.number(place, tensors[place].dtype)
                 fillings[place] += [
-                    Filling(axis, size * inner, more * inner, inner, int(masks) if zeros else None)
+                    Filling(axis, size * inner, more * inner, inner, number)
                     for axis, _, inner in at
                 ]
             seen = set[str]()
@@ -150,6 +151,12 @@ class SizedCalls:
                 assert isinstance(proof, PaddingProof) and rows is not None
                 yield size, more, rows, proof
 
+    @property
+    def markings(self) -> tuple[MarkedPadding, ...]:
+        """What the graph of a plan reads of its padding, one after the other."""
+        proofs = (proof for proof in self.proofs if isinstance(proof, PaddingProof))
+        return tuple(proof.marked for proof in proofs if proof.marked is not None)
+
     def told(self) -> list[str]:
         """A line for each dimension: its range, and what is known of padding."""
         lines = []
@@ -158,6 +165,8 @@ class SizedCalls:
                 lines.append(f"{dimension}: not padded, {proof}")
                 continue
             how = "its rows stay apart" if proof.apart else "no row of a call reads padding"
+            if proof.marked is not None:
+                how += f", which is hidden at {len(proof.marked.hidden)} operators"
             least = f", from {proof.least} rows on" if proof.least > 1 else ""
             most = f", to {proof.most} rows at most" if proof.most is not None else ""
             lines.append(f"{dimension}: padded{least}{most}, {how}")
@@ -233,15 +242,21 @@ def batched(
 
 
 def proved(job: Job, shapes: DynamicShapes) -> SizedCalls:
-    """The proofs of padding along each dimension of calls like the job's."""
-    proofs = [_proved(job, shapes, number) for number in range(len(shapes.dimensions))]
+    """The proofs of padding along each dimension of calls like the job's. Where one needs marks,
+    those of later dimensions are of the graph that reads them."""
+    proofs: list[PaddingProof | Refused] = []
+    for number in range(len(shapes.dimensions)):
+        markings = SizedCalls(shapes, tuple(proofs)).markings
+        proofs.append(_proved(job, shapes, number, markings))
     for dimension, proof in zip(shapes.dimensions, proofs, strict=True):
         if isinstance(proof, Refused):
             job.trace.add("refused", "capture", dimension.name, f"calls are not padded: {proof}")
     return SizedCalls(shapes, tuple(proofs))
 
 
-def _proved(job: Job, shapes: DynamicShapes, number: int) -> PaddingProof | Refused:
+def _proved(
+    job: Job, shapes: DynamicShapes, number: int, markings: Sequence[MarkedPadding]
+) -> PaddingProof | Refused:
     if why := shapes.specialised or shapes.uneven_along(number):
         return Refused(why)
     if shapes.rows(number) is None:
@@ -256,9 +271,9 @@ def _proved(job: Job, shapes: DynamicShapes, number: int) -> PaddingProof | Refu
     if sizes[0] < dimension.least:
         return Refused("it has one size alone")
     states: dict[str, Tensor] = {}
-    capture = partial(_captured, job, shapes, states=states)
+    capture = partial(_captured, job, shapes, states=states, markings=markings)
     try:
-        proof = proof_along(shapes, call_sizes, number, sizes, capture)
+        proof = proof_along(shapes, call_sizes, number, sizes, capture, marks=True)
     except UnprovenError as unproven:
         return Refused(str(unproven))
     except AnabranchError as failed:
@@ -266,7 +281,11 @@ def _proved(job: Job, shapes: DynamicShapes, number: int) -> PaddingProof | Refu
     if sizes[0] < proof.least:
         return Refused(f"a call has {proof.least} rows at least")
     sized = SizedCalls(shapes, _only(shapes, number, proof))
-    return _compared(job, sized, call_sizes, number, sizes[1], [*states.values()])
+    reads_marks = None
+    if proof.marked is not None:  # the model itself would look them up
+        reads_marks = with_marks(capture(_with(call_sizes, number, sizes[1])), [proof.marked])
+    held = [*states.values()]
+    return _compared(job, sized, call_sizes, number, sizes[1], held, reads_marks)
 
 
 def proof_along(
@@ -275,15 +294,17 @@ def proof_along(
     number: int,
     sizes: tuple[int, int],
     capture: Callable[[Sequence[int]], Captured],
+    marks: bool = False,
 ) -> PaddingProof:
     """That calls may be padded along one dimension, captured at these two `sizes` of it, whatever
-    the others are, which are `call_sizes` for one call. UnprovenError if that is not proved."""
+    the others are, which are `call_sizes` for one call; padding may be `marks`. UnprovenError if
+    that is not proved."""
     rows = shapes.rows(number)
     assert rows is not None, "asked before"
     proofs: list[PaddingProof] = []
     for others in _beside(shapes, call_sizes, number):
         first, other = (capture(_with(others, number, n)) for n in sizes)
-        proofs.append(padding_proof(first, other, sizes, rows))
+        proofs.append(padding_proof(first, other, sizes, rows, marks))
         if not _needs_others(proofs[0], others, number):
             break
     proof = _of_all_sizes(proofs)
@@ -325,7 +346,8 @@ def _of_all_sizes(proofs: Sequence[PaddingProof]) -> PaddingProof:
     an axis, `[outer, size, inner]`, one may depend on them, and is 0: the axis says it."""
     first, last = proofs[0], proofs[-1]
     axes = [[[axis for axis, _, _ in at] for at in proof.results] for proof in proofs]
-    if axes[0] != axes[-1] or (first.zeros, first.true_masks) != (last.zeros, last.true_masks):
+    how = [(proof.zeros, proof.true_masks, proof.marked) for proof in (first, last)]
+    if axes[0] != axes[-1] or how[0] != how[1]:
         raise UnprovenError("what is padded depends on the other dimensions")
     results = tuple(
         tuple(map(_of_both, *at)) for at in zip(first.results, last.results, strict=True)
@@ -360,15 +382,20 @@ def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def _captured(
-    job: Job, shapes: DynamicShapes, sizes: Sequence[int], states: dict[str, Tensor]
+    job: Job,
+    shapes: DynamicShapes,
+    sizes: Sequence[int],
+    states: dict[str, Tensor],
+    markings: Sequence[MarkedPadding] = (),
 ) -> Captured:
-    """The model's graph at these sizes; notes its tensors that are states."""
+    """The model's graph at these sizes, which reads these marks; notes its tensors that are
+    states."""
     args, kwargs = shapes.resized(job.args, dict(job.kwargs), sizes)
     calling = replace(calling_of(job), fake=True)
     captured = capture_model(job.model, args, kwargs, job.cache, job.trace, calling)[0]
     held = captured.graph.states
     states.update({state.path: state.value for state in held if state.value is not None})
-    return captured
+    return with_marks(captured, markings)
 
 
 def _compared(
@@ -378,14 +405,15 @@ def _compared(
     number: int,
     full: int,
     states: Sequence[Tensor],
+    reads_marks: Captured | None = None,
 ) -> PaddingProof | Refused:
-    """The proof, if the model itself agrees: few rows alone, and with padding. `states`: what it
-    writes to, which is as it was afterwards."""
+    """The proof, if the model itself agrees: few rows alone, and with padding; the latter of its
+    graph where that reads marks. `states`: what it writes to, which is as it was afterwards."""
     proof, dimension = sized.proofs[number], sized.shapes.dimensions[number]
     assert isinstance(proof, PaddingProof)
     for few in sorted({max(dimension.least, proof.least), max(dimension.least, full - 1)}):
         sizes, whole = _with(call_sizes, number, few), _with(call_sizes, number, full)
-        if (differs := _differs(job, sized, sizes, whole, states)) and few > 1:
+        if (differs := _differs(job, sized, sizes, whole, states, reads_marks)) and few > 1:
             return Refused(f"with {few} rows {differs}")
         if differs:
             job.trace.add("refused", "capture", dimension.name, f"a single row: {differs}")
@@ -399,23 +427,38 @@ def _differs(
     sizes: Sequence[int],
     full: Sequence[int],
     states: Sequence[Tensor],
+    reads_marks: Captured | None,
 ) -> Refused | None:
-    """What is wrong with a padded call of the model itself; None if nothing is."""
+    """What is wrong with a padded call of the model itself, or of its graph; None if nothing is."""
     args, kwargs = sized.shapes.resized(job.args, dict(job.kwargs), sizes)
     leaves, tree = pytree.tree_flatten((args, kwargs))
-    tensors = iter(sized.padded(_tensors(args, kwargs), sizes, full))
+    extended = sized.padded(_tensors(args, kwargs), sizes, full)
+    tensors = iter(extended)
     more = pytree.tree_unflatten(
         [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in leaves], tree
     )
     try:
         want, left = _called(job, args, kwargs, states)
-        got, others = _called(job, more[0], more[1], states)
+        if reads_marks is not None:
+            got, others = _evaluated(reads_marks, extended), left
+        else:
+            got, others = _called(job, more[0], more[1], states)
     except Exception as failed:  # whatever the user's model raises
         first = (str(failed).strip() or type(failed).__name__).splitlines()[0]
         return Refused(f"the model refuses: {first}")
     alike = len(want) == len(got) and alike_results(want, sized.cut(got, sizes, full))
     alike = alike and alike_results(left, others)
     return None if alike else Refused("the model makes something else of them alone")
+
+
+def _evaluated(captured: Captured, tensors: Sequence[Tensor]) -> list[Any]:
+    """The leaves of what the graph makes of a call."""
+    graph = captured.graph
+    values = dict(zip((value.name for value in graph.call_inputs), tensors, strict=True))
+    results = eval_graph(graph, tensors)
+    values.update(zip((ref.name for ref in graph.outputs), results, strict=True))
+    leaves = captured.signature.outputs
+    return [leaf.literal if leaf.ref is None else values[leaf.ref.name] for leaf in leaves]
 
 
 def alike_results(want: Sequence[Any], got: Sequence[Any]) -> bool:

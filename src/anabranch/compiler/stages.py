@@ -32,6 +32,7 @@ from anabranch.frontend.capture_warnings import warn_of_checks
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.memory import check_example
 from anabranch.frontend.observe import Observed
+from anabranch.frontend.padding_marks import with_marks
 from anabranch.fusion.partition import singly
 from anabranch.ir.codec import nouns
 from anabranch.ir.graph import Graph
@@ -88,7 +89,7 @@ def capture(job: Job) -> tuple[Captured, Observed | None]:
     captured, seen = capture_model(*asked, calling_of(job), partial(start_sandbox, job))
     check_example(captured, job.args, job.kwargs)
     warn_of_checks(job.trace, captured.graph.name, captured.signature.checks)
-    return captured, seen
+    return with_marks(captured, job.markings), seen
 
 
 def start_sandbox(job: Job) -> None:

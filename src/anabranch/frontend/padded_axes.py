@@ -14,7 +14,7 @@ first result has its rows; None if the operator works along it (sums, sorts, att
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.ir.axis_order import axis_order
@@ -48,12 +48,14 @@ class MixedRowsError(Exception):
 @dataclass(frozen=True, slots=True)
 class PaddedCall:
     """One call of an operator: its arguments by name, the padded axes of its operands by the value,
-    all shapes, and the shape of the first result."""
+    all shapes, and the shape of the first result. `row_numbers`: values that are numbers of rows of
+    the call itself."""
 
     arguments: Mapping[str, Arg]
     axes: Mapping[str, tuple[PaddedAxis, ...]]
     shapes: Mapping[str, tuple[int, ...]]
     result: tuple[int, ...]
+    row_numbers: Collection[str] = ()
 
     def refs(self, name: str) -> list[str]:
         """The values of an argument that is a tensor, or several."""
@@ -124,11 +126,13 @@ def same_axis(*names: str) -> AxisRule:
 
 
 def gathered(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
-    """Along its axis that of the index, which picks of what has no rows there; all others are in
-    both operands."""
+    """Along its axis that of the index, which picks of what has no rows there, or rows of the call;
+    all others are in both operands."""
     _only(name, "self", "index")
     own, index = call.at("self", axis), call.at("index", axis)
     if axis in dims_of(call, len(call.shapes[value])):
+        if name == "self" and _picks_own(call, call.refs("index")[0], own):
+            return None
         if own is not None:
             raise MixedRowsError("it picks rows of the padded axis")
         return axis
@@ -162,9 +166,25 @@ def first_axis(*names: str, spare: int = 0) -> AxisRule:
 
 
 def convolution(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
-    """Axis 0 of the image; along any other it sums."""
+    """Axis 0 of the image, and those along which its window is a single pixel; along any other it
+    sums."""
     _only(name, "input")
-    return 0 if axis == 0 and len(call.shapes[value]) == len(call.shape("weight")) else None
+    ndim, window = len(call.shapes[value]), call.shape("weight")
+    place = axis - (ndim - (len(window) - 2))
+    if place >= 0 and window[2 + place] == 1 and steps_of(call, place) == (1, 0, False):
+        return axis
+    return 0 if axis == 0 and ndim == len(window) else None
+
+
+def steps_of(call: PaddedCall, place: int) -> tuple[Arg, Arg, Arg]:
+    """Of a convolution along one axis of its window the stride and the padding, and whether it is
+    transposed."""
+
+    def at(name: str) -> Arg:
+        value = call.arguments.get(name)
+        return value[place if len(value) > 1 else 0] if isinstance(value, tuple) else value
+
+    return at("stride"), at("padding"), call.arguments.get("transposed", False)
 
 
 def batch_norm(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
@@ -244,12 +264,20 @@ def embedding(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
     return axis
 
 
+def _picks_own(call: PaddedCall, index: str, rows: PaddedAxis | None) -> bool:
+    """Whether an index has numbers of rows of the call, and counts nothing else along the axis."""
+    plain = rows is not None and (rows.outer, rows.inner) == (1, 1)
+    return plain and index in call.row_numbers
+
+
 def index_select(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
     """The axis of selection has the index's rows."""
     (dim,) = dims_of(call, len(call.shape("self")))
     _only(name, "self", "index")
     if name == "index":
         return dim
+    if axis == dim and _picks_own(call, call.refs("index")[0], call.at("self", axis)):
+        return None
     if axis == dim:
         raise MixedRowsError("it picks rows of the padded axis")
     return axis
@@ -257,7 +285,7 @@ def index_select(call: PaddedCall, name: str, value: str, axis: int) -> int | No
 
 def index(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
     """`x[..., i, j, ...]`: the axes of the indices, and of what they leave; where they pick rows of
-    a padded axis, one must count them."""
+    a padded axis, one must count them, or have numbers of the call's own."""
     indices = call.arguments["indices"]
     assert isinstance(indices, tuple)
     places = [place for place, arg in enumerate(indices) if isinstance(arg, Ref)]
@@ -271,6 +299,8 @@ def index(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
     if axis in places:
         counting = names[axis - places[0]]
         own = call.at("self", axis)
+        if _picks_own(call, counting, own):
+            return None
         for rows in call.axes.get(counting, ()):
             plain = own is not None and (own.outer, own.inner) == (rows.outer, rows.inner) == (1, 1)
             if rows.counts == 0 and plain:

@@ -64,6 +64,9 @@ class PaddedIndices:
     within: dict[str, tuple[int, int]] = field(default_factory=dict)
     counted: dict[str, _Count] = field(default_factory=dict)
     most: int | None = None
+    row_numbers: set[str] = field(default_factory=set)
+    """Values that are numbers of rows of the call itself: padding was neutral where a place was
+    looked for."""
 
     def hold(self, constant: Constant) -> None:
         """What is known of a constant."""
@@ -95,6 +98,8 @@ class PaddedIndices:
         bounds, result = self._bounds(name, node, call), node.results[-1]
         if bounds is not None:
             self.within[result] = bounds
+        if name in (*SAME, *PICKING) and node.uses and node.uses[0] in self.row_numbers:
+            self.row_numbers.update(node.results)
         count = self._count(name, node, call)
         if count is not None:
             self.counted[result] = count
@@ -144,7 +149,7 @@ class PaddedIndices:
         if name == "aten.remainder" and isinstance(divisor, int) and divisor > 0:
             return 0, divisor - 1
         if name in PLACES and not call.refs("other"):
-            sizes = call.shape("self")
+            sizes = call.shape("self") or (1,)  # a number has one place
             dims = dims_of(call, len(sizes)) if "dim" in args else []
             if len(dims) == 1 and not any(call.at("self", dim) for dim in dims):
                 return 0, sizes[dims[0]] - 1

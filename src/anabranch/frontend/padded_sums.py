@@ -5,7 +5,8 @@
     cumsum(x[N]), lstm(x[N,..])  always: a row reads those before it
     attention(q, k[N], v[N])     if a mask keeps every row from the padding, or each row reads only
                                  rows up to its own
-    mean, sort, conv, flip, ...  never
+    conv(x[b,c,N])               if its padding is 0, and no row is left out
+    mean, sort, flip, ...        never
 
 A zero weight counts as no weight: padding is made of numbers as the call's own rows are, so what is
 multiplied by 0 is taken to be finite.
@@ -22,6 +23,7 @@ from anabranch.frontend.padded_axes import (
     Number,
     PaddedAxis,
     PaddedCall,
+    steps_of,
 )
 
 
@@ -101,6 +103,19 @@ def product(call: PaddedCall, rows: PaddedAxis) -> Along:
     return Along(None)
 
 
+def convolved(call: PaddedCall, rows: PaddedAxis) -> Along:
+    """A window that moves by one row: where it reaches beyond the call's rows it finds 0, as it
+    does beyond those of an image."""
+    place = rows.axis - (len(call.shape("input")) - (len(call.shape("weight")) - 2))
+    plain = place >= 0 and (rows.outer, rows.inner) == (1, 1)
+    stride, _, transposed = steps_of(call, place) if plain else (0, 0, True)
+    if stride != 1 or transposed or call.result[rows.axis] != call.shape("input")[rows.axis]:
+        raise MixedRowsError("it works along the padded axis")
+    if not _is(rows.fill, 0):
+        raise MixedRowsError("its window reaches into the padding, which is not 0")
+    return Along(PaddedAxis(rows.axis))
+
+
 def attention(call: PaddedCall, rows: PaddedAxis) -> Along:
     """Weights of padded keys are 0, by a mask or by causality."""
     mask = call.refs("attn_mask")
@@ -119,6 +134,11 @@ def attention(call: PaddedCall, rows: PaddedAxis) -> Along:
 
 def _is_float_inf(fill: Number | None) -> bool:
     return isinstance(fill, float) and fill == -math.inf
+
+
+def picked(call: PaddedCall, rows: PaddedAxis) -> Along:
+    """Rows of the call, by numbers of theirs (`padded_axes` asks for such)."""
+    return Along(None)
 
 
 def select(call: PaddedCall, rows: PaddedAxis) -> Along:
@@ -182,7 +202,9 @@ SUMS: Mapping[str, Sum] = {
     **_each(added_up, "cumsum"),
     **_each(running, "cumprod cummax cummin logcumsumexp"),
     **_each(product, "mm bmm mv matmul linear addmm baddbmm _addmm_activation"),
+    **_each(convolved, "convolution conv1d conv2d conv3d"),
     **_each(attention, "scaled_dot_product_attention"),
+    **_each(picked, "index gather index_select"),
     **_each(select, "select select_copy"),
     **_each(sliced, "slice slice_copy narrow"),
     **_each(walked, "lstm gru rnn_tanh rnn_relu"),

@@ -23,18 +23,17 @@ def padded(
     rows: RowAxis,
     size: int,
     full: int,
-    zeros: bool = False,
-    true_masks: bool = False,
+    number: int | None = None,
 ) -> Tensor:
-    """The tensor with `full` rows where it has `size`: zeros, which are True for truth values if
-    `true_masks`, or copies of its last row, for those are sure to be such as the model takes."""
+    """The tensor with `full` rows where it has `size`: the others are this number, or copies of its
+    last row, for those are sure to be such as the model takes."""
     axis, outer, inner = rows
     apart = _apart(tensor, axis, (outer, size, inner)) if outer > 1 else tensor
     at, more = (axis + 1, full - size) if outer > 1 else (axis, (full - size) * inner)
     shape = [*apart.shape]
     shape[at] = more
-    if zeros:
-        filling = apart.new_full([1] * apart.dim(), int(true_masks and tensor.dtype == torch.bool))
+    if number is not None:
+        filling = apart.new_full([1] * apart.dim(), number)
         tail = [filling.expand(shape)]
     elif outer == 1 and tensor.stride(axis) == 0 and size > 1:
         return tensor.narrow(axis, 0, 1).expand([*shape[:axis], full * inner, *shape[axis + 1 :]])

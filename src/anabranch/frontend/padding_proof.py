@@ -41,12 +41,22 @@ from anabranch.frontend.padded_axes import (
     dims_of,
     regrouped,
 )
-from anabranch.frontend.padded_indices import PaddedIndices
-from anabranch.frontend.padded_sums import SUMS
+from anabranch.frontend.padded_indices import PLACES, PaddedIndices
+from anabranch.frontend.padded_sums import SUMS, Along, Sum
+from anabranch.frontend.padding_marks import (
+    MASK,
+    Hidden,
+    MarkedPadding,
+    can_mark,
+    hiding,
+    with_infinities,
+    with_marks,
+)
 from anabranch.frontend.padding_numbers import ADDING, PaddingNumbers
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Node, Ref
 from anabranch.ir.ops import arguments, packet_name
+from anabranch.ir.padding_marks import MARKS
 from anabranch.ir.types import TensorType
 
 Shapes = dict[str, tuple[int, ...]]
@@ -77,7 +87,8 @@ class PaddingProof:
     where it has rows. `least`: rows that a call has at least; `most`: up to how many it may be
     padded, None for any number. `apart`: rows do not meet, none
     depends on its number, they share no drawn number, and nothing is written, so a call may also be
-    answered in pieces. `true_masks`: truth values are padded with True in place of zeros."""
+    answered in pieces. `true_masks`: truth values are padded with True in place of zeros. `marked`:
+    the proof is of the graph that reads these marks."""
 
     zeros: tuple[bool, ...]
     results: tuple[tuple[RowAxis, ...], ...]
@@ -85,6 +96,13 @@ class PaddingProof:
     apart: bool = False
     true_masks: bool = False
     most: int | None = None
+    marked: MarkedPadding | None = None
+
+    def number(self, place: int, dtype: torch.dtype) -> int | None:
+        """What a tensor of a call is padded with; None for copies of its last row."""
+        if self.marked is not None and self.marked.place == place:
+            return MARKS.get(dtype)
+        return int(self.true_masks and dtype == torch.bool) if self.zeros[place] else None
 
     def allows(self, size: int, more: int) -> bool:
         """Whether a call with `size` rows may be padded to `more`."""
@@ -92,15 +110,21 @@ class PaddingProof:
 
 
 def padding_proof(
-    captured: Captured, other: Captured, sizes: tuple[int, int], rows: Sequence[Sequence[RowAxis]]
+    captured: Captured,
+    other: Captured,
+    sizes: tuple[int, int],
+    rows: Sequence[Sequence[RowAxis]],
+    marks: bool = False,
 ) -> PaddingProof:
     """That calls may be padded along the axis that has these two `sizes` in the two captures.
     `rows`: for each tensor of a call where it has rows. Masks are padded with zeros where copies
-    of the last row would not do, or do for few rows alone, or with True. UnprovenError if they
-    would not do either."""
+    of the last row would not do, or do for few rows alone, or with True; where none of it would do,
+    and `marks` says so, an input with numbers by which the graph knows its padding. UnprovenError
+    if they would not do either."""
     first: UnprovenError | None = None
     proofs: list[PaddingProof] = []
-    for zeros, true_masks in _paddings([value.type for value in captured.graph.call_inputs], rows):
+    types = [value.type for value in captured.graph.call_inputs]
+    for zeros, true_masks in _paddings(types, rows):
         try:
             proofs.append(_PaddingWalk(captured, other, sizes).proof(rows, zeros, true_masks))
         except UnprovenError as unproven:
@@ -111,7 +135,36 @@ def padding_proof(
     if proofs:
         return max(proofs, key=lambda proof: proof.most or 0)
     assert first is not None
-    raise first
+    if not marks or captured.graph.states:
+        raise first
+    refusals = list[UnprovenError]()
+    for place in can_mark(captured, rows):
+        marking = MarkedPadding(place, rows[place][0][0])
+        marked_too = ((*z[:place], True, *z[place + 1 :]) for z, _ in _paddings(types, rows))
+        for zeros in dict.fromkeys(marked_too):
+            try:
+                return _marked_proof(captured, other, sizes, rows, zeros, marking)
+            except UnprovenError as unproven:
+                refusals.append(unproven)
+    raise next(iter(refusals), first)  # what cannot be hidden is what a person needs to know
+
+
+def _marked_proof(
+    captured: Captured,
+    other: Captured,
+    sizes: tuple[int, int],
+    rows: Sequence[Sequence[RowAxis]],
+    zeros: tuple[bool, ...],
+    marking: MarkedPadding,
+) -> PaddingProof:
+    """The proof of the graph that reads marks, once it is known where it needs them."""
+    asking = _PaddingWalk(captured, other, sizes, hidden=[])
+    asking.proof(rows, zeros, False)
+    assert asking.hidden is not None
+    marking = replace(marking, hidden=tuple(asking.hidden))
+    first, second = (with_marks(each, [marking]) for each in (captured, other))
+    walk = _PaddingWalk(first, second, sizes, marked=marking.place)
+    return replace(walk.proof(rows, zeros, False), marked=marking)
 
 
 def _paddings(
@@ -145,6 +198,11 @@ class _PaddingWalk:
     least: int = 1
     draws: bool = False
     """Whether numbers are drawn that all rows share."""
+    hidden: list[Hidden] | None = None
+    """Where padding would have to be hidden, which is taken to be so; None to refuse it."""
+    marked: int | None = None
+    """The tensor of a call whose padding is marks."""
+    step: int = 0
     numbers: PaddingNumbers = field(init=False)
     indices: PaddedIndices = field(init=False)
 
@@ -172,15 +230,16 @@ class _PaddingWalk:
             if state.type != other.type:
                 raise UnprovenError(f"the state {state.name} has another size for another size")
         inputs = graph.call_inputs, twin.call_inputs
-        for value, same, at, zero in zip(*inputs, rows, zeros, strict=True):
+        for place, (value, same, at, zero) in enumerate(zip(*inputs, rows, zeros, strict=True)):
             self._declare(value.name, value.type, same.type)
             fill = (true_masks if value.type.dtype == torch.bool else 0) if zero else None
+            fill = MARKS[value.type.dtype] if place == self.marked else fill
             axes = tuple(PaddedAxis(*row_axis, fill=fill, copied=not zero) for row_axis in at)
             self._check_sizes(f"the input {value.name}", axes, value.name)
             if axes:
                 self.axes[value.name] = axes
         checked = self._only_checked()
-        for node, alike in zip(graph.nodes, twin.nodes, strict=True):
+        for self.step, (node, alike) in enumerate(zip(graph.nodes, twin.nodes, strict=True)):
             try:
                 self._step(node, alike)
             except MixedRowsError as mixed:
@@ -285,7 +344,8 @@ class _PaddingWalk:
             self.numbers.fill_added(node, call)
 
     def _call(self, node: Node) -> PaddedCall:
-        return PaddedCall(arguments(node), self.axes, self.shapes, node.types[0].shape)
+        shape, own = node.types[0].shape, self.indices.row_numbers
+        return PaddedCall(arguments(node), self.axes, self.shapes, shape, own)
 
     def _check_numbers(self, name: str, node: Node, twin: Node, fresh: bool) -> None:
         if _same((node.args, node.kwargs), (twin.args, twin.kwargs)):
@@ -342,15 +402,18 @@ class _PaddingWalk:
         groups = {(rows.outer, rows.inner) for _, rows in sums}
         if len(groups) > 1:
             raise MixedRowsError("its operands have the rows in different orders")
-        told, refusal = [], None
-        for _, rows in sums:
+        told, refusal, unhidden = [], None, sums[0]
+        for operand, rows in sums:
+            dtype = self.types[call.refs(operand)[0]].dtype
             try:
-                told.append(rule(call, rows))
+                told.append(rule(call, with_infinities(rows, dtype)))
             except MixedRowsError as mixed:
-                refusal = mixed
+                refusal, unhidden = mixed, (operand, rows)
         either = len(sums) > 1 and not squares and name != "aten.scaled_dot_product_attention"
         if refusal is not None and not (either and told):  # one side of a product with 0 will do
-            raise refusal
+            told.append(self._hide(name, call, *unhidden, rule, refusal))
+        if name in PLACES and groups == {(1, 1)} and call.arguments.get("dim") is not None:
+            self.indices.row_numbers.add(node.results[-1])
         for moved in by_axis.values():  # of padding along both axes nobody knows
             moved[:] = [replace(rows, copied=False) for rows in moved]
         for along in told:
@@ -359,6 +422,29 @@ class _PaddingWalk:
             if along.axis is not None:
                 axis = replace(along.axis, copied=along.axis.copied and not by_axis)
                 by_axis.setdefault(axis.axis, []).append(axis)
+
+    def _hide(
+        self,
+        name: str,
+        call: PaddedCall,
+        operand: str,
+        rows: PaddedAxis,
+        rule: Sum,
+        refusal: MixedRowsError,
+    ) -> Along:
+        """What the operator makes of the axis once its padding is hidden. MixedRowsError where it
+        is not to be hidden, or cannot be."""
+        (value, *_) = call.refs(operand)
+        if self.hidden is None:
+            raise refusal
+        hidden = hiding(self.step, name, call, operand, rows, self.types[value])
+        if hidden is None:
+            raise refusal
+        self.hidden.append(hidden)
+        if hidden.operand == MASK:
+            return Along(None)
+        rows = replace(rows, fill=hidden.fill)
+        return rule(call, with_infinities(rows, self.types[value].dtype))
 
     def _viewed(self, node: Node) -> dict[int, list[PaddedAxis]]:
         """Views move nothing: the rows are where as many numbers lie before and in them."""

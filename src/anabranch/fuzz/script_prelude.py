@@ -93,15 +93,14 @@ def narrow(shape: Sequence[int], dtype: torch.dtype, seed: int) -> Tensor:
 
 
 def special(tensor: Tensor, seed: int) -> Tensor:
-    """The tensor with one element of ten, if it is of floats, not finite."""
+    """The tensor with one element of ten, if it is of floats, not finite; it lies as it did."""
     if not tensor.is_floating_point():
         return tensor.clone()
     dice = torch.Generator().manual_seed(seed)
     table = torch.tensor([float("inf"), float("-inf"), float("nan")])
     other = table[torch.randint(3, tensor.shape, generator=dice)].to(tensor)
-    return torch.where(
-        (torch.rand(tensor.shape, generator=dice) < 0.1).to(tensor.device), other, tensor
-    )
+    chosen = (torch.rand(tensor.shape, generator=dice) < 0.1).to(tensor.device)
+    return tensor.clone().copy_(torch.where(chosen, other, tensor))
 
 
 def filled(module: nn.Module, seed: int) -> nn.Module:

@@ -20,6 +20,7 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, types, users
+from anabranch.ir.padding_marks import asks_for_mark, removes_marks
 from anabranch.ir.rounding import GRADIENTS
 from anabranch.ir.types import TensorType
 
@@ -143,7 +144,8 @@ def domains(graph: Graph) -> dict[str, Domain]:
         """Whether every reader looks up by it, or hands it on to such."""
         return all(
             reader.name in asked.get(name, ())
-            or (ops.packet_name(reader.op) in RENAMED and all(map(alone, reader.results)))
+            or asks_for_mark(reader)
+            or (_hands_on(reader, makers) and all(map(alone, reader.results)))
             for reader in readers.get(name, ())
         )
 
@@ -269,6 +271,11 @@ def _whole(type: TensorType) -> bool:
 
 def source_of(name: str, makers: Mapping[str, Node]) -> str:
     """The value whose numbers these are."""
-    while (maker := makers.get(name)) and ops.packet_name(maker.op) in RENAMED:
+    while (maker := makers.get(name)) and _hands_on(maker, makers):
         name = maker.uses[0]
     return name
+
+
+def _hands_on(node: Node, makers: Mapping[str, Node]) -> bool:
+    """Whether its result has the numbers of its first operand."""
+    return ops.packet_name(node.op) in RENAMED or removes_marks(node, makers)

@@ -15,6 +15,7 @@ from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import MemoryLimitError
 from anabranch.frontend.capture_cache import Calling
 from anabranch.frontend.captured import Captured
+from anabranch.frontend.padding_marks import MarkedPadding
 from anabranch.frontend.structure import flatten_call
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.ir.graph import Graph
@@ -43,7 +44,7 @@ class Job:
     as in FusionFacts. `merge_s`: seconds in which a scheduler is to say which convolutions it
     merges, None for as long as it takes. `workers`: who helps to try kernels. `cold`: a call finds
     none of its weights in the cache. `among`: the size among those of one model that are compiled
-    together."""
+    together. `markings`: what its graph is to read of padding."""
 
     model: Any
     args: tuple[Any, ...]
@@ -72,6 +73,7 @@ class Job:
     workers: WorkerPool | None = None
     cold: bool = False
     among: AmongSizes | None = None
+    markings: tuple[MarkedPadding, ...] = ()
 
     @property
     def taken(self) -> float:
