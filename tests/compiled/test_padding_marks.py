@@ -16,6 +16,7 @@ import anabranch
 from anabranch.errors import InputError
 
 SIZES = [(2, 6), (4, 12)]
+PLAIN: dict[str, Any] = {"target": "cpu", "search": "none", "budget": 2, "cache_dir": None}
 
 
 class Encoder(nn.Module):
@@ -65,7 +66,7 @@ def compiled(**options: Any) -> tuple[nn.Module, Any]:
         call(2, 6),
         dynamic_shapes=(both, both),
         sizes=SIZES,
-        **{"target": "cpu", "search": "none", "budget": 2, "cache_dir": None, **options},
+        **{**PLAIN, **options},
     )
     return model, made
 
@@ -114,7 +115,7 @@ def test_two_lengths() -> None:
         (torch.randint(0, 30, (2, 5)), torch.randint(0, 30, (2, 4))),
         dynamic_shapes=({1: source}, {1: target}),
         sizes=[(5, 4), (9, 9)],
-        **{"target": "cpu", "search": "none", "budget": 2, "cache_dir": None},
+        **PLAIN,
     )
     for n, m in ((5, 4), (4, 4), (5, 3), (2, 9), (9, 9), (7, 6)):
         given = torch.randint(0, 30, (2, n)), torch.randint(0, 30, (2, m))
@@ -129,7 +130,7 @@ def test_without_tokens_it_is_said_what_cannot_be_hidden() -> None:
         (torch.randn(4, 6),),
         dynamic_shapes=({0: rows},),
         sizes=[4, 8],
-        **{"target": "cpu", "search": "none", "budget": 1, "cache_dir": None},
+        **PLAIN,
     )
     with pytest.raises(InputError, match="softmax"):
         fast(torch.randn(5, 6))

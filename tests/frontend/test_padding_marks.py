@@ -176,6 +176,8 @@ def test_a_model_with_a_state_is_not_marked() -> None:
             super().__init__(lambda x, m: x.sum(1))
             self.register_buffer("calls", torch.zeros(()))
 
+        calls: Tensor
+
         def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
             self.calls += 1
             return super().forward(ids, mask)
