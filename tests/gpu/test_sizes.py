@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,53 @@ def test_a_callers_graph_holds_a_padded_call() -> None:
     graph.replay()
     torch.cuda.synchronize()
     same(result, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_tokens_mark_their_padding(dtype: torch.dtype) -> None:
+    """Calls between the sizes. In fp32 a row is masked altogether by the least number, and all of
+    its tokens are left; in fp16 eager rounds its scores away, and attention as one operator does
+    not."""
+    torch.manual_seed(0)
+    model = Encoder().eval().to("cuda", dtype)
+    both = {0: Dim("batch", min=1, max=4), 1: Dim("tokens", min=2, max=48)}
+    fast = anabranch.compile(
+        model,
+        tokens(2, 16),
+        dynamic_shapes=(both, both),
+        sizes=[(2, 16), (4, 48)],
+        target="cuda",
+        **QUICK,
+    )
+    assert any(getattr(proof, "marked", None) for proof in fast.entries[0].sized.proofs)
+    for size in ((2, 16), (1, 9), (2, 15), (4, 48), (3, 33), (4, 2)):
+        given = tokens(*size, least=int(dtype == torch.float16))
+        with torch.no_grad():
+            own, truth = model(*given), copy.deepcopy(model).double()(*given)
+        for ours, eager, true in zip(fast(*given), own, truth, strict=True):
+            error = (ours - true).abs().max()
+            assert error <= 2 * (eager - true).abs().max() + 1e-3 * true.abs().max()
+
+
+class Encoder(nn.Module):
+    """Attention whose mask adds the least number, and the largest of all tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.qkv = nn.Embedding(30, 64), nn.Linear(64, 192)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.table(ids)
+        q, k, v = (part.unflatten(-1, (2, 32)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        hidden = (1.0 - mask[:, None, None].to(x.dtype)) * torch.finfo(x.dtype).min
+        weights = (q @ k.mT / 32**0.5 + hidden).softmax(-1)
+        x = x + (weights @ v).transpose(1, 2).flatten(2)
+        return x, x.amax(1)
+
+
+def tokens(batch: int, length: int, least: int = 0) -> tuple[Tensor, Tensor]:
+    ids = torch.randint(0, 30, (batch, length), device="cuda")
+    lengths = torch.randint(0, length + 1, (batch, 1), device="cuda")
+    lengths[0] = 0
+    lengths.clamp_(min=least)
+    return ids, (torch.arange(length, device="cuda") < lengths).long()
