@@ -20,8 +20,8 @@ PLAIN: dict[str, Any] = {"target": "cpu", "search": "none", "budget": 2, "cache_
 
 
 class Encoder(nn.Module):
-    """A layer of attention whose mask adds the least number, as transformers have it, and the mean
-    of all tokens that are there."""
+    """A layer of attention whose mask adds the least number, as transformers have it, and the sum
+    of all tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,6 +105,21 @@ def test_attention_is_still_one_operator() -> None:
     nodes = [node for task in fast.entries[-1].plan.tasks.tasks for node in task.body.nodes]
     assert sum("scaled_dot_product_attention" in node.op for node in nodes) == 1
     assert not any("softmax" in node.op for node in nodes)
+
+
+def test_other_weights() -> None:
+    _, fast = compiled()
+    other = Encoder().eval()
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(0.5).add_(0.1)
+    fast.refit(other, check=True)
+    agree(other, fast, (2, 6), (3, 7), (1, 2))
+
+
+def test_workers_read_marks_as_well(tmp_path: Path) -> None:
+    model, fast = compiled(workers=2, cache_dir=tmp_path)
+    agree(model, fast, (2, 6), (3, 7), (1, 2))
 
 
 def test_two_lengths() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -86,6 +87,10 @@ APART: dict[str, tuple[Model, str]] = {
     "a window of channels": (lambda x, m: F.conv1d(x, torch.ones(2, x.shape[1], 1)), "weight"),
     "the last row": (lambda x, m: x[:, -1], "select"),
     "a row that a call names": (lambda x, m: x[torch.arange(B), m.sum(1) - 1], "index"),
+    "a place in a narrow type": (
+        lambda x, m: x[torch.arange(B), x[..., 0].argmax(1).to(torch.int8).long()],
+        "index",
+    ),
     "a number beside a place": (lambda x, m: x[torch.arange(B), x.amax(2).argmax(1) - 1], "index"),
     "a place counted otherwise": (
         lambda x, m: (
@@ -168,6 +173,30 @@ def test_what_no_table_is_looked_up_by_is_not_marked() -> None:
     module = Net(lambda net, ids, mask: (ids[..., None] * mask[:, None]).float().softmax(-1))
     with pytest.raises(UnprovenError, match="-inf"):
         proof(module)
+
+
+@pytest.mark.parametrize(
+    "look_up",
+    [
+        lambda table, ids: table(ids[:, :2]),  # the others may be any numbers
+        lambda table, ids: table(ids.select(0, 0))[None],
+        lambda table, ids: table(ids.int()),  # in which a mark is 0
+    ],
+)
+def test_tokens_of_which_some_are_not_looked_up_are_not_marked(look_up: Any) -> None:
+    class Part(Reader):
+        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+            looked_up: Tensor = look_up(self.table, ids)
+            return looked_up.sum() + ids.max()
+
+    with pytest.raises(UnprovenError):
+        proof(Part(HIDDEN["sum"]))
+
+
+def test_whole_numbers_without_a_sign_are_summed() -> None:
+    """The least of them is 0, which hides padding from a sum and from the largest."""
+    module = Net(lambda net, ids, mask: mask.to(torch.uint8).sum(1) + mask.to(torch.uint8).amax(1))
+    assert proof(module, marks=False).marked is None
 
 
 def test_a_model_with_a_state_is_not_marked() -> None:

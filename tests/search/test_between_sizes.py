@@ -126,7 +126,7 @@ def test_where_neighbours_differ_a_size_is_searched(
     assert all(not found[n].steps for n in SIZES if found[n].beside)
 
 
-def test_what_another_width_found_is_not_taken(tmp_path: Path) -> None:
+def test_what_another_width_found_is_not_taken() -> None:
     """A model of the same operators and names has searches of its own."""
     keys = list[str]()
     for width in (16, 32):

@@ -78,6 +78,5 @@ def _compile_there(
     target = resolve(here.target, chosen.tf32)
     with capture_lock(), neutral(), Cache.open(here.cache_dir) as cache:
         arguments = (model, size.args, size.kwargs, target, chosen, cache, here.trace)
-        rest: Any = {"surroundings": around, "among": size.among}
-        rest["markings"] = size.markings
+        rest: Any = {"surroundings": around, "among": size.among, "markings": size.markings}
         compile_model(Job(*arguments, deadline=here.deadline, **rest))

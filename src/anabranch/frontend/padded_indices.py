@@ -27,6 +27,8 @@ SAME = (*CARRIED, "aten._to_copy", "aten.to", "aten.copy")
 OUTSIDE = "what it picks for padding may lie outside, where all rows of the call lie inside"
 DIVIDED = "it may divide by 0 in padding, where no row of the call does"
 ALONG_DIM = tuple(f"aten.{name}" for name in ("gather", "scatter", "scatter_add", "scatter_reduce"))
+ROW_NUMBER_DTYPES = (torch.int32, torch.int64)
+"""Types that have any row's number."""
 PLACES = tuple(
     f"aten.{name}" for name in ("argmax", "argmin", "argsort", "sort", "topk", "max", "min")
 )
@@ -98,7 +100,8 @@ class PaddedIndices:
         bounds, result = self._bounds(name, node, call), node.results[-1]
         if bounds is not None:
             self.within[result] = bounds
-        if name in (*SAME, *PICKING) and node.uses and node.uses[0] in self.row_numbers:
+        kept = name in (*SAME, *PICKING) and node.types[0].dtype in ROW_NUMBER_DTYPES
+        if kept and node.uses and node.uses[0] in self.row_numbers:
             self.row_numbers.update(node.results)
         count = self._count(name, node, call)
         if count is not None:

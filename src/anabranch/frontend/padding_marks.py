@@ -13,7 +13,7 @@ the graph computes what the model does.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,6 +32,9 @@ NEUTRAL: Sequence[Number] = (-math.inf, 0, math.inf, 1)
 MASK = "attn_mask"
 WEIGHTS = tuple(f"aten.{name}" for name in ("softmax", "_softmax", "_safe_softmax"))
 """Operators that make weights of scores."""
+PARTS = tuple(f"aten.{name}" for name in ("select", "slice"))
+"""Operators that leave numbers out, which nothing looks up then."""
+Types = Mapping[str, TensorType]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +61,10 @@ def can_mark(captured: Captured, rows: Sequence[Sequence[tuple[int, int, int]]])
     """The call's tensors that a table is looked up by, and that have rows on one axis: padding of
     theirs may be a number that none of the call's own is."""
     graph = captured.graph
-    makers, looked_up = producers(graph), set[str]()
+    makers, table, looked_up = producers(graph), types(graph), set[str]()
     for node in graph.nodes:
         if ops.packet_name(node.op) == "aten.embedding":
-            looked_up.update(_sources(node.args[1], makers))
+            looked_up.update(_sources(node.args[1], makers, table))
     return [
         place
         for place, (value, at) in enumerate(zip(graph.call_inputs, rows, strict=True))
@@ -72,14 +75,20 @@ def can_mark(captured: Captured, rows: Sequence[Sequence[tuple[int, int, int]]])
     ]
 
 
-def _sources(index: Arg, makers: dict[str, Node]) -> Iterator[str]:
-    """The values whose numbers an index has, as they are."""
+def _sources(index: Arg, makers: Mapping[str, Node], table: Types) -> Iterator[str]:
+    """The values all of whose numbers an index has, as they are."""
     while isinstance(index, Ref):
         yield index.name
         maker = makers.get(index.name)
-        if maker is None or ops.packet_name(maker.op) not in (*CARRIED, *SAME):
+        name = ops.packet_name(maker.op) if maker is not None else ""
+        if maker is None or name not in (*CARRIED, *SAME) or name in PARTS:
             return
-        index = maker.args[0]
+        read = maker.args[0]
+        if not isinstance(read, Ref):
+            return
+        if table[read.name].dtype.itemsize > maker.type.dtype.itemsize:
+            return  # which makes another number of a mark
+        index = read
 
 
 def hiding(

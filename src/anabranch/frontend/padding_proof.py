@@ -404,9 +404,8 @@ class _PaddingWalk:
             raise MixedRowsError("its operands have the rows in different orders")
         told, refusal, unhidden = [], None, sums[0]
         for operand, rows in sums:
-            dtype = self.types[call.refs(operand)[0]].dtype
             try:
-                told.append(rule(call, with_infinities(rows, dtype)))
+                told.append(self._along(rule, call, operand, rows))
             except MixedRowsError as mixed:
                 refusal, unhidden = mixed, (operand, rows)
         either = len(sums) > 1 and not squares and name != "aten.scaled_dot_product_attention"
@@ -443,8 +442,17 @@ class _PaddingWalk:
         self.hidden.append(hidden)
         if hidden.operand == MASK:
             return Along(None)
-        rows = replace(rows, fill=hidden.fill)
-        return rule(call, with_infinities(rows, self.types[value].dtype))
+        return self._along(rule, call, operand, replace(rows, fill=hidden.fill))
+
+    def _along(self, rule: Sum, call: PaddedCall, operand: str, rows: PaddedAxis) -> Along:
+        """The rule's answer for an axis. The last integer of a type is as good as an infinity."""
+        try:
+            return rule(call, rows)
+        except MixedRowsError:
+            infinite = with_infinities(rows, self.types[call.refs(operand)[0]].dtype)
+            if infinite == rows:
+                raise
+            return rule(call, infinite)
 
     def _viewed(self, node: Node) -> dict[int, list[PaddedAxis]]:
         """Views move nothing: the rows are where as many numbers lie before and in them."""
