@@ -165,3 +165,33 @@ def test_ends_are_those_of_eager_on_a_gpu(dtype: torch.dtype) -> None:
         torch.testing.assert_close(got, want, equal_nan=True)
         zeros = want == 0
         assert torch.equal(got[zeros].signbit(), want[zeros].signbit())
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda x: torch.view_as_real(torch.fft.fft(x)),
+        lambda x: torch.view_as_real(torch.fft.rfft(x)),
+        lambda x: torch.view_as_real(torch.fft.fft(torch.complex(x, x.flip(0)))),
+        lambda x: torch.fft.irfft(torch.complex(x, x.flip(0))),
+    ],
+    ids=["fft", "rfft", "complex", "irfft"],
+)
+def test_transforms_of_what_is_not_finite_are_eagers(
+    transform: Callable[[Tensor], Tensor],
+) -> None:
+    """The library's `out=` multiplies by 1 + 0i behind it, and infinity becomes NaN."""
+
+    class Transform(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return transform(x)
+
+    torch.manual_seed(0)
+    x = torch.randn(5, 8, device="cuda")
+    fast = anabranch.compile(
+        Transform().eval(), (x,), target="cuda", effort="fast", exact=True, cache_dir=None
+    )
+    for column, value in enumerate((torch.inf, -torch.inf, torch.nan, 0.0)):
+        wild = x.clone()
+        wild[::2, column] = value
+        torch.testing.assert_close(fast(wild), transform(wild), rtol=0, atol=0, equal_nan=True)

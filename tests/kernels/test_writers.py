@@ -108,6 +108,12 @@ def test_convolutions_and_attention_allocate() -> None:
     assert writer("aten.scaled_dot_product_attention.default") is None
 
 
+def test_transforms_allocate() -> None:
+    """On a GPU `out=` makes NaN of the infinities that the operator returns."""
+    for kind in ("r2c", "c2c", "c2r"):
+        assert writer(f"aten._fft_{kind}.default") is None
+
+
 def test_losses_allocate() -> None:
     """Some make what they are given larger, and write beyond it."""
     text = """graph g {

@@ -49,6 +49,9 @@ LAID_ALIKE = {
 }
 """What takes the same arguments and lays its result alike. Of these, and of products, torch imports
 torch.compile to infer a type, a third of a second to two in each process that loads a plan."""
+COPIED = frozenset(f"aten._fft_{kind}" for kind in ("r2c", "c2c", "c2r"))
+"""Their `out=` computes elsewhere and copies. On a GPU it also multiplies by the normalisation as a
+complex number, even where that is 1: infinity becomes NaN, which the operator itself does not do."""
 EMBEDDING_GRADIENT = "aten.embedding_dense_backward"
 ROUNDABOUT = frozenset((EMBEDDING_GRADIENT,))
 """What is written by another operator that may be much slower: where all indices are the same, say.
@@ -100,6 +103,8 @@ def native_out(op: str) -> torch._ops.OpOverload | None:
     Asked of the CPU dispatch key on purpose: structured and TensorIterator kernels exist for CPU
     and CUDA alike, and a build without CUDA must give the same answer.
     """
+    if ops.packet_name(op) in COPIED:
+        return None
     functional = ops.resolve(op)
     wanted = [(a.name, str(a.type)) for a in functional._schema.arguments]
     if any(name == "reduction" for name, _ in wanted):
