@@ -50,8 +50,8 @@ LAID_ALIKE = {
 """What takes the same arguments and lays its result alike. Of these, and of products, torch imports
 torch.compile to infer a type, a third of a second to two in each process that loads a plan."""
 COPIED = frozenset(f"aten._fft_{kind}" for kind in ("r2c", "c2c", "c2r"))
-"""Their `out=` computes elsewhere and copies. On a GPU it also multiplies by the normalisation as a
-complex number, even where that is 1: infinity becomes NaN, which the operator itself does not do."""
+"""Their `out=` computes elsewhere and copies. On a GPU it also multiplies by a complex number, even
+where that is 1: an infinity that the operator itself returns becomes NaN."""
 EMBEDDING_GRADIENT = "aten.embedding_dense_backward"
 ROUNDABOUT = frozenset((EMBEDDING_GRADIENT,))
 """What is written by another operator that may be much slower: where all indices are the same, say.
