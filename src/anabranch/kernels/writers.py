@@ -49,9 +49,12 @@ LAID_ALIKE = {
 }
 """What takes the same arguments and lays its result alike. Of these, and of products, torch imports
 torch.compile to infer a type, a third of a second to two in each process that loads a plan."""
-COPIED = frozenset(f"aten._fft_{kind}" for kind in ("r2c", "c2c", "c2r"))
-"""Their `out=` computes elsewhere and copies. On a GPU it also multiplies by a complex number, even
-where that is 1: an infinity that the operator itself returns becomes NaN."""
+WITHOUT_OUT = frozenset(
+    ("aten.narrow_copy", "aten._fft_r2c", "aten._fft_c2c", "aten._fft_c2r"),
+)
+"""Their `out=` is not used. That of `narrow_copy` is for a CPU alone. Those of transforms compute
+elsewhere and copy; on a GPU they also multiply by a complex number, even where that is 1: an
+infinity that the operator itself returns becomes NaN."""
 EMBEDDING_GRADIENT = "aten.embedding_dense_backward"
 ROUNDABOUT = frozenset((EMBEDDING_GRADIENT,))
 """What is written by another operator that may be much slower: where all indices are the same, say.
@@ -103,7 +106,7 @@ def native_out(op: str) -> torch._ops.OpOverload | None:
     Asked of the CPU dispatch key on purpose: structured and TensorIterator kernels exist for CPU
     and CUDA alike, and a build without CUDA must give the same answer.
     """
-    if ops.packet_name(op) in COPIED:
+    if ops.packet_name(op) in WITHOUT_OUT:
         return None
     functional = ops.resolve(op)
     wanted = [(a.name, str(a.type)) for a in functional._schema.arguments]
