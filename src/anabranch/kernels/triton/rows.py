@@ -71,7 +71,8 @@ MOST_EACH = 32
 
 def tiles(body: Graph, spec: TargetSpec) -> list[RowsTile]:
     """Tiles that give every multiprocessor a CTA, of several shapes and as many rows as threads
-    hold; [] where it does not fit."""
+    hold; [] where it does not fit. Those with a CTA for each row, of neighbouring rows and of rows
+    that are shared come by turns: of little effort the first few alone are tried."""
     rows = found_in(body)
     if isinstance(rows, Refused):
         return []
@@ -89,7 +90,8 @@ def tiles(body: Graph, spec: TargetSpec) -> list[RowsTile]:
             if 8 <= each <= MOST_EACH or (each < 8 and warps == 1):
                 sizes.add((abs(height - tall), columns != width, each, height, columns, warps))
     alone = [RowsTile(h, c, w) for *_, h, c, w in sorted(sizes)][:8]
-    return alone + _narrow(rows, spec) + _shared(rows, spec)
+    turns = itertools.zip_longest(alone, _narrow(rows, spec), _shared(rows, spec))
+    return [tile for turn in turns for tile in turn if tile is not None]
 
 
 def _narrow(rows: Rows, spec: TargetSpec) -> list[RowsTile]:
