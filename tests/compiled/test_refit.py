@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nested import nested_tensor
 from torch.nn.utils import parametrize
+from torch.testing._internal.two_tensor import TwoTensor
 
 import anabranch
 from anabranch.artifact import file as artifact_file
@@ -223,6 +226,47 @@ def test_tied_weights_must_stay_tied() -> None:
     assert torch.equal(fast(words()), now)
     alone = {name: value for name, value in apart.items() if name != "words.weight"}
     fast.refit(alone)  # one of the names is enough
+
+
+def freed(weight: Tensor) -> Tensor:
+    """As sharded training leaves a weight between two steps."""
+    weight = weight.clone()
+    weight.untyped_storage().resize_(0)
+    return weight
+
+
+UNREADABLE: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "no data": (lambda w: w.to("meta"), "a tensor without data"),
+    "fake": (lambda w: FakeTensorMode().from_tensor(w), "a tensor without data"),
+    "freed": (freed, "a tensor whose memory has been freed"),
+    "lazy": (lambda w: nn.UninitializedParameter(), "a weight of a lazy layer"),
+    "sparse": (lambda w: w.to_sparse(), "a sparse, nested or quantised tensor"),
+    "rows": (lambda w: w.to_sparse_csr(), "a sparse, nested or quantised tensor"),
+    "nested": (lambda w: nested_tensor(list(w)), "a sparse, nested or quantised tensor"),
+    "quantised": (
+        lambda w: torch.quantize_per_tensor(w, 0.1, 0, torch.qint8),
+        "a sparse, nested or quantised tensor",
+    ),
+    "two": (lambda w: TwoTensor(w, w), "a TwoTensor, which holds its numbers in a way of its own"),
+}
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["one name", "both names"])
+@pytest.mark.parametrize("how", UNREADABLE)
+@pytest.mark.filterwarnings("ignore:.*(prototype|beta state|deprecated).*:UserWarning")
+def test_numbers_that_cannot_be_read_are_refused_in_words(how: str, both: bool) -> None:
+    made_of, words_for = UNREADABLE[how]
+    model = made(Tied)
+    fast = compiled(model, words())
+    before = fast(words())
+    state = made(Tied, 1).state_dict()
+    odd = made_of(state["words.weight"].detach())
+    state.update({"words.weight": odd, **({"head.weight": odd} if both else {})})
+    with pytest.raises(WeightsError, match=f"words.weight is {words_for}"):
+        fast.refit(state)
+    with pytest.raises(RuntimeError, match=f"words.weight is {words_for}"):
+        fast.load_state_dict(state)
+    assert torch.equal(fast(words()), before)
 
 
 def test_a_weight_may_become_infinite_where_nothing_relies_on_it() -> None:

@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from anabranch.errors import WeightsError
 from anabranch.frontend.state import same_memory
@@ -120,17 +123,36 @@ def _misfits(state: Mapping[str, ModelTensor], tensors: Mapping[str, Tensor]) ->
         held = state.get(name)
         if held is None:
             continue
-        if tensor.device.type == "meta" or tensor.layout is not torch.strided:
-            yield f"{name} is a tensor without data, or a sparse one"
+        if why := unreadable(tensor):
+            yield f"{name} is {why}"
         elif tuple(tensor.shape) != held.shape:
             yield f"{name} has the shape {tuple(tensor.shape)}, compiled was {held.shape}"
         elif tensor.dtype != held.dtype:
             yield f"{name} is of {tensor.dtype}, compiled was {held.dtype}"
 
 
+def unreadable(tensor: Tensor) -> str:
+    """Why the numbers of a tensor cannot be copied, in words; "" where they can."""
+    if is_lazy(tensor):
+        return "a weight of a lazy layer that has not seen an input"
+    if tensor.device.type == "meta" or isinstance(tensor, FakeTensor):
+        return "a tensor without data"
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
+        return "a sparse, nested or quantised tensor"
+    if is_traceable_wrapper_subclass(tensor):
+        return f"a {type(tensor).__name__}, which holds its numbers in a way of its own"
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "a tensor of torch.func, inside of vmap, grad or jvp"
+    if tensor.numel() and not tensor.untyped_storage().nbytes():
+        return "a tensor whose memory has been freed"
+    return ""
+
+
 def _untied(paths: Sequence[str], tensors: Mapping[str, Tensor]) -> Iterator[str]:
     """Arguments that were two names of one tensor, and are two tensors that differ now."""
     first = tensors[paths[0]]
+    if any(unreadable(tensors[path]) for path in paths):
+        return  # said of each already
     for path in paths[1:]:
         other = tensors[path]
         alike = first.shape == other.shape and first.dtype == other.dtype

@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from torch.overrides import _get_current_function_mode_stack
 
+from anabranch.compiled.fitting import unreadable
 from anabranch.errors import AnabranchError, OptionError, TargetError
 
 COMPILE_AGAIN = "change the model it was compiled from, and compile that again"
@@ -319,6 +320,8 @@ def _misfits(expected: dict[str, Tensor], state: dict[str, Any], prefix: str) ->
         want, got = expected[name], state[name]
         if not isinstance(got, Tensor):
             wrong.append(f"{prefix}{name} is a {type(got).__name__}, and not a tensor")
+        elif why := unreadable(got):
+            wrong.append(f"{prefix}{name} is {why}")
         elif got.shape != want.shape:
             shapes = f"{tuple(got.shape)}, the plan was compiled for {tuple(want.shape)}"
             wrong.append(f"{prefix}{name} has shape {shapes}")
