@@ -235,6 +235,12 @@ def freed(weight: Tensor) -> Tensor:
     return weight
 
 
+def two(weight: Tensor) -> Tensor:
+    kind: Any = TwoTensor
+    made_of: Tensor = kind(weight, weight)
+    return made_of
+
+
 UNREADABLE: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "no data": (lambda w: w.to("meta"), "a tensor without data"),
     "fake": (lambda w: FakeTensorMode().from_tensor(w), "a tensor without data"),
@@ -247,7 +253,7 @@ UNREADABLE: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         lambda w: torch.quantize_per_tensor(w, 0.1, 0, torch.qint8),
         "a sparse, nested or quantised tensor",
     ),
-    "two": (lambda w: TwoTensor(w, w), "a TwoTensor, which holds its numbers in a way of its own"),
+    "two": (two, "a TwoTensor, which holds its numbers in a way of its own"),
 }
 
 

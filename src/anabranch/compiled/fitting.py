@@ -24,6 +24,7 @@ from anabranch.ir.contents import bytes_of
 from anabranch.ir.graph import Constant
 from anabranch.ir.plan import Plan
 from anabranch.ir.recipe import ModelTensor, Recipe, follows
+from anabranch.ir.refused import Refused
 from anabranch.ir.types import copy_into, laid_out, overlaps, type_of
 from anabranch.rewrite.refit import RefitProgram, program
 
@@ -131,21 +132,22 @@ def _misfits(state: Mapping[str, ModelTensor], tensors: Mapping[str, Tensor]) ->
             yield f"{name} is of {tensor.dtype}, compiled was {held.dtype}"
 
 
-def unreadable(tensor: Tensor) -> str:
-    """Why the numbers of a tensor cannot be copied, in words; "" where they can."""
+def unreadable(tensor: Tensor) -> Refused | None:
+    """Why the numbers of a tensor cannot be copied, if they cannot."""
     if is_lazy(tensor):
-        return "a weight of a lazy layer that has not seen an input"
+        return Refused("a weight of a lazy layer that has not seen an input")
     if tensor.device.type == "meta" or isinstance(tensor, FakeTensor):
-        return "a tensor without data"
+        return Refused("a tensor without data")
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
-        return "a sparse, nested or quantised tensor"
-    if is_traceable_wrapper_subclass(tensor):
-        return f"a {type(tensor).__name__}, which holds its numbers in a way of its own"
+        return Refused("a sparse, nested or quantised tensor")
+    held: object = tensor  # of the class that mypy infers from the guard there can be none
+    if is_traceable_wrapper_subclass(held):
+        return Refused(f"a {type(tensor).__name__}, which holds its numbers in a way of its own")
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return "a tensor of torch.func, inside of vmap, grad or jvp"
+        return Refused("a tensor of torch.func, inside of vmap, grad or jvp")
     if tensor.numel() and not tensor.untyped_storage().nbytes():
-        return "a tensor whose memory has been freed"
-    return ""
+        return Refused("a tensor whose memory has been freed")
+    return None
 
 
 def _untied(paths: Sequence[str], tensors: Mapping[str, Tensor]) -> Iterator[str]:
