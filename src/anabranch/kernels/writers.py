@@ -49,9 +49,7 @@ LAID_ALIKE = {
 }
 """What takes the same arguments and lays its result alike. Of these, and of products, torch imports
 torch.compile to infer a type, a third of a second to two in each process that loads a plan."""
-WITHOUT_OUT = frozenset(
-    ("aten.narrow_copy", "aten._fft_r2c", "aten._fft_c2c", "aten._fft_c2r"),
-)
+WITHOUT_OUT = frozenset(("aten.narrow_copy", "aten._fft_r2c", "aten._fft_c2c", "aten._fft_c2r"))
 """Their `out=` is not used. That of `narrow_copy` is for a CPU alone. Those of transforms compute
 elsewhere and copy; on a GPU they also multiply by a complex number, even where that is 1: an
 infinity that the operator itself returns becomes NaN."""

@@ -121,7 +121,7 @@ def test_rows_that_several_ctas_share(op: str) -> None:
     "op", ["aten.any.dim", "aten.sum.default", "aten.linalg_vector_norm.default"]
 )
 def test_the_first_two_offers_have_a_shared_row_among_them(op: str) -> None:
-    """Of little effort no more are tried, and one CTA for a long row leaves the machine empty."""
+    """With `effort="fast"` there may be no more, and one CTA leaves the machine empty."""
     graph, _ = body(op, SHARED[op])
     first, second = variants(graph, gpu(132))[:2]
     assert ".k" not in str(first) and ".k" in str(second)

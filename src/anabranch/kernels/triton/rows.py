@@ -71,8 +71,8 @@ MOST_EACH = 32
 
 def tiles(body: Graph, spec: TargetSpec) -> list[RowsTile]:
     """Tiles that give every multiprocessor a CTA, of several shapes and as many rows as threads
-    hold; [] where it does not fit. Those with a CTA for each row, of neighbouring rows and of rows
-    that are shared come by turns: of little effort the first few alone are tried."""
+    hold; [] where it does not fit. These, those of neighbouring rows and those of shared rows take
+    turns, since `effort="fast"` tries only the first few."""
     rows = found_in(body)
     if isinstance(rows, Refused):
         return []
