@@ -53,9 +53,13 @@ class Sizes:
     causal: bool = False
     keys: int = 0
     """Of another source than the queries; 0: as many as there are queries, and of the same."""
+    shared: int = 0
+    """Heads of keys that are kept apart, as a decoder has them; 0: as many as there are queries."""
 
     def body(self) -> Graph:
         """The attention alone."""
+        if self.shared:
+            return self._of_a_decoder()
         of = f"{self.batch},{self.heads},{self.tokens},{self.width}"
         whole = self.heads * self.width
         n, own = self.keys or self.tokens, 1 if self.keys else 3
@@ -74,6 +78,20 @@ class Sizes:
           {mask}
           %out: f16[{of}]{strides(self.tokens, 1)} = \
 aten.scaled_dot_product_attention.default(%q, %k, %v{", %mask" if self.mask else ""}{named})
+          return %out
+        }}""")
+
+    def _of_a_decoder(self) -> Graph:
+        """One query of each head, that meets the keys of its group."""
+        of, kept = f"{self.batch},{self.heads},1,{self.width}", f"{self.keys},{self.width}"
+        return parse_graph(f"""
+        graph attention {{
+          input %q: f16[{of}]
+          input %k: f16[{self.batch},{self.shared},{kept}]
+          input %v: f16[{self.batch},{self.shared},{kept}]
+          input %mask: b1[1,1,1,{self.keys}]
+          %out: f16[{of}] = aten.scaled_dot_product_attention.default(\
+%q, %k, %v, %mask, enable_gqa=True)
           return %out
         }}""")
 
@@ -96,6 +114,9 @@ SIZES = {
     "dit-2x256": Sizes(2, 6, 256, 64),
     "whisper-1x1500": Sizes(1, 6, 1500, 64),
     "llama-1x1024": Sizes(1, 32, 1024, 128, causal=True),
+    "step-1x1024": Sizes(1, 32, 1, 64, keys=1024, shared=8),
+    "step-8x1024": Sizes(8, 32, 1, 64, keys=1024, shared=8),
+    "step-1x8192": Sizes(1, 32, 1, 128, keys=8192, shared=8),
     "sam-1x4096": Sizes(1, 12, 4096, 64),
 }
 """As networks have them: rows by tokens."""
@@ -146,7 +167,8 @@ def library_us(body: Graph, sizes: Sizes, device: torch.device) -> dict[str, flo
     scale = sizes.width**-0.5
 
     def chosen() -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=sizes.causal)
+        gqa = sizes.shared > 0
+        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=sizes.causal, enable_gqa=gqa)
 
     def cudnn() -> Tensor:
         return attention_ops.by_cudnn(q, k, v, mask, sizes.causal, scale)

@@ -25,6 +25,7 @@ from anabranch.ir.inputs import random_tensor
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.tolerances import compare
+from anabranch.ir.types import TensorType
 from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.targets.cuda.callables import capture_callable
@@ -102,17 +103,22 @@ def tensors_of(body: Graph, device: torch.device) -> dict[str, Tensor]:
     small enough that results stay near 1."""
     declared = [(value.name, value.type) for value in body.inputs]
     declared += [(constant.name, constant.type) for constant in body.constants]
-    values = {name: random_tensor(type, k).to(device) for k, (name, type) in enumerate(declared)}
+    values = {
+        name: laid(type, random_tensor(type, k), device) for k, (name, type) in enumerate(declared)
+    }
     for constant in body.constants:
         if len(constant.type.shape) > 1:
             values[constant.name] /= values[constant.name][0].numel() ** 0.5
     table = types(body)
     for ref in body.outputs:
-        out = table[ref.name]
-        values[ref.name] = torch.empty_strided(
-            out.shape, out.strides, dtype=out.dtype, device=device
-        )
+        values[ref.name] = laid(table[ref.name], torch.zeros(()), device)
     return values
+
+
+def laid(type: TensorType, content: Tensor, device: torch.device) -> Tensor:
+    """The content in memory of this type."""
+    place = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=device)
+    return place.copy_(content)
 
 
 def chain(call: Callable[[], object]) -> Callable[[], object]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from tests.costs.conftest import H200, FakeRun, FakeTarget
 from tests.rewrite.graphs import read
 
 from anabranch.costs.measured import Measured
-from anabranch.costs.weights_read import picks_rows, streams_weights
+from anabranch.costs.weights_read import picks_rows, uncached
+from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.task import Task
+from anabranch.ir.types import TensorType
+from anabranch.ir.uncached import Uncached
 
 MB = 1 << 20
 CACHED = replace(H200, l2_bytes=MB)
@@ -41,14 +45,14 @@ LOOKUP = """
 
 
 def test_weights_stream_where_they_are_larger_than_the_cache() -> None:
-    assert not streams_weights(product(512).body, CACHED), "as large as the cache"
-    assert streams_weights(product(1024).body, CACHED)
-    assert not streams_weights(product(1024).body, H200), "nobody knows its cache"
+    assert uncached(product(512).body, CACHED) is None, "as large as the cache"
+    assert uncached(product(1024).body, CACHED) == Uncached()
+    assert uncached(product(1024).body, H200) is None, "nobody knows its cache"
 
 
 def test_a_table_of_which_some_rows_are_read_does_not_count() -> None:
     graph = read(LOOKUP.format(words=5000))
-    assert not streams_weights(graph, CACHED) and picks_rows(graph)
+    assert uncached(graph, CACHED) is None and picks_rows(graph)
     assert not picks_rows(product(512).body)
 
 
@@ -57,23 +61,68 @@ class Cold(FakeTarget):
     """Remembers how many copies of a plan's weights it was to read by turns."""
 
     copies: list[tuple[int, int]] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def load_cold(self, plan: Plan, repeat: int, copies: int, contents: Any = None) -> FakeRun:
         self.copies.append((repeat, copies))
+        self.plans.append(plan)
         return FakeRun(plan, repeat)
 
 
 def test_copies_are_twice_as_large_as_the_cache(prepare: Any) -> None:
     """A quarter of the cache: eight copies; four times as large: the cache keeps nothing of it."""
     target: Any = Cold(spec=CACHED)
-    costs = Measured(target, prepare, cold=True)
+    costs = Measured(target, prepare, cold=Uncached())
     costs.warm([product(128), product(2048), product(16), replace(product(1), name="z")])
     assert target.copies == [(8, 8), (48, 48), (48, 48)] and target.repeats == [8]
 
 
 def test_times_of_cold_weights_are_others(prepare: Any, tmp_path: Any) -> None:
     target: Any = Cold(spec=CACHED)
-    warm, cold = (Measured(target, prepare, cold=cold) for cold in (False, True))
+    warm, cold = (Measured(target, prepare, cold=cold) for cold in (None, Uncached()))
     assert warm._key(product(128)) != cold._key(product(128))
     table = Task("y", read(LOOKUP.format(words=64)))
     assert warm._key(table) == cold._key(table), "of it some rows are read"
+
+
+ATTENTION = """
+    graph y {
+      input %q: f16[1,8,1,64]
+      input %keys: f16[1,8,512,64]
+      input %values: f16[1,8,512,64]
+      %y: f16[1,8,1,64] = aten.scaled_dot_product_attention.default(%q, %keys, %values)
+      return %y
+    }"""
+KEPT = TensorType((1, 8, 512, 64), torch.float16)
+
+
+def decoder(words: int) -> Graph:
+    """A product, and keys that it keeps."""
+    return read(f"""
+    graph g {{
+      input %x: f16[1,1024]
+      state %keys: f16[1,8,512,64] -> %new
+      const %w: f16[{words},1024] = w
+      %y: f16[1,{words}] = aten.linear.default(%x, %w)
+      %new: f16[1,8,512,64] = aten.add.Tensor(%keys, 1)
+      return %y, %new
+    }}""")
+
+
+def test_states_of_some_size_stream_with_the_weights() -> None:
+    assert uncached(decoder(1024), CACHED) == Uncached((KEPT,))
+    assert uncached(decoder(256), CACHED) is None, "both together are as large as the cache"
+
+
+def test_what_a_decoder_has_kept_is_read_by_turns(prepare: Any) -> None:
+    """Keys and values of half the cache each: two copies; the query is the same."""
+    target: Any = Cold(spec=CACHED)
+    costs = Measured(target, prepare, cold=Uncached((KEPT,)))
+    task = Task("y", read(ATTENTION))
+    costs.warm([task])
+    assert target.copies == [(8, 2)]
+    (plan,) = target.plans
+    assert [value.name for value in plan.tasks.inputs] == ["q"]
+    assert [constant.name for constant in plan.tasks.constants] == ["keys", "values"]
+    assert costs._key(task) != Measured(target, prepare, cold=Uncached())._key(task)

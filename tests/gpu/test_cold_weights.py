@@ -12,6 +12,7 @@ from anabranch.costs.measured import Measured
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.types import TensorType
+from anabranch.ir.uncached import Uncached
 from anabranch.memory import pack
 from anabranch.targets import resolve
 
@@ -36,7 +37,9 @@ def test_memory_sends_what_the_cache_would_have_kept() -> None:
     prepare = partial(pack, spec=target.spec)
 
     def check() -> None:
-        warm, cold = (Measured(target, prepare, cold=by).task(product()) for by in (False, True))
+        warm, cold = (
+            Measured(target, prepare, cold=by).task(product()) for by in (None, Uncached())
+        )
         assert (warm.source, cold.source) == ("measured", "measured")
         assert cold.us > 1.15 * warm.us
         assert 2 * WIDE * DEEP / (cold.us * 1e-6) < 1.05 * target.spec.bandwidth

@@ -140,6 +140,7 @@ NOT_KEPT = {
     "rule": "Python: patterns have a text form",
     "tiles": "parts of variants",
     "tolerances": "asked and forgotten",
+    "uncached": "how one compilation times",
     "variant": "a kernel has its text",
 }
 """Nouns, and modules of them, that no codec is asked to keep, and why."""

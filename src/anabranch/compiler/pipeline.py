@@ -35,7 +35,7 @@ from anabranch.compiler.stages import (
     refuse_known_wrong,
     search,
 )
-from anabranch.costs.weights_read import streams_weights
+from anabranch.costs.weights_read import uncached
 from anabranch.errors import OptionError
 from anabranch.frontend.observe import generators_kept
 from anabranch.frontend.surroundings import neutral
@@ -111,7 +111,7 @@ def _stages(job: Job, stage: StageRunner) -> Compilation:
     """The whole line. For a graph that an earlier process decided, the stages from `fusion` to
     `memory` are recalled as one."""
     captured, seen = stage("capture", capture, job, pause_gc=True)
-    job = replace(job, cold=streams_weights(captured.graph, job.target.spec))
+    job = replace(job, cold=uncached(captured.graph, job.target.spec))
     here = with_samples(job, captured, captured.graph)
     ask, whole = stage.recall_answers, not stage.wants(*INSIDE)
     graph = stage("rewrite", simplified_or_recalled, here, captured.graph, ask, pause_gc=True)

@@ -35,7 +35,8 @@ from anabranch.costs.work import work
 from anabranch.deadline import ENDLESS, TIME, Deadline
 from anabranch.ir.codec import nouns
 from anabranch.ir.dag import dag_of
-from anabranch.ir.graph import Ref
+from anabranch.ir.graph import Constant, Input, Ref
+from anabranch.ir.inputs import random_tensor
 from anabranch.ir.key import digest_text, task_text, tasks_text
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import (
@@ -50,6 +51,7 @@ from anabranch.ir.protocols import (
 from anabranch.ir.schedule import Launch, Schedule, Timeline, sequential_launches, text_schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph, runs_body
+from anabranch.ir.uncached import Uncached
 from anabranch.trace import Trace
 
 TIMINGS: Table[tuple[Cost, ...]] = Table("timings", "timing 4", nouns(tuple[Cost, ...]))
@@ -74,8 +76,8 @@ class Measured:
 
     `prepare` packs a plan; `packing`: in which way, where that is not the usual one: times of plans
     are kept apart by it. `until`: when it is over, nothing more is measured; `each`: seconds for
-    one candidate. `cold`: a call finds none of its weights in the cache, so what is run in a row to
-    be timed reads copies of them by turns. Not safe for concurrent use.
+    one candidate. `cold`: what a call finds in no cache: what is run in a row to be timed reads
+    copies of it by turns. Not safe for concurrent use.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Measured:
         each: float = TIME.schedule_s,
         fallback: Costs | None = None,
         packing: str = "",
-        cold: bool = False,
+        cold: Uncached | None = None,
     ) -> None:
         self.target, self.cold = target, cold
         self._packing = f"packed with {packing}\n" if packing else ""
@@ -259,9 +261,14 @@ class Measured:
         TIMINGS.put_many(self._cache, good)
 
     def _task_trial(self, task: Task) -> Trial:
-        body = task.body
-        outputs = tuple(map(Ref, dict.fromkeys(task.writes)))
-        alone = TaskGraph(task.name, body.inputs, body.constants, (task,), (), outputs)
+        body, outputs = task.body, tuple(map(Ref, dict.fromkeys(task.writes)))
+        read = self._states_read(task)
+        inputs = tuple(value for value in body.inputs if value not in read)
+        drawn = [
+            Constant(name, kind, "drawn", random_tensor(kind, seed, self.target.device))
+            for seed, (name, kind) in enumerate((value.name, value.type) for value in read)
+        ]
+        alone = TaskGraph(task.name, inputs, (*body.constants, *drawn), (task,), (), outputs)
         schedule = Schedule("alone", (Launch(task.name, 0),))
         estimate = self._fallback.task(task)
         repeat, copies = _repeat(estimate), self._copies((task,))
@@ -273,22 +280,34 @@ class Measured:
 
     def _key(self, task: Task) -> str:
         copies = self._copies((task,))
-        by_turns = f"task, {copies} copies of its weights by turns, on one input"
+        read = "weights and states" if self._states_read(task) else "weights"
+        by_turns = f"task, {copies} copies of its {read} by turns, on one input"
         what = "task" if copies == 1 else by_turns
         return TIMINGS.key(self._machine, what, task_text(task))
 
     def _copies(self, tasks: Sequence[Task]) -> int:
-        """Copies of the constants of tasks that are together twice as large as the cache; one of
-        those of which the cache keeps nothing, or of which only some rows are read."""
+        """Copies of the constants and states of tasks that are together twice as large as the
+        cache; one of those of which the cache keeps nothing, or of which only some rows are
+        read."""
         read = {
-            constant.name: constant.type.nbytes
+            value.name: value.type.nbytes
             for task in tasks
-            for constant in task.body.constants
+            for value in self._from_memory(task)
             if not picks_rows(task.body)
         }
         if not self.cold or not read or not isinstance(self.target, ColdLoader):
             return 1
         return min(COPIES, math.ceil(2 * self.target.spec.l2_bytes / max(1, sum(read.values()))))
+
+    def _from_memory(self, task: Task) -> list[Constant | Input]:
+        """What a task reads that is in no cache."""
+        return [*task.body.constants, *self._states_read(task)]
+
+    def _states_read(self, task: Task) -> list[Input]:
+        """Inputs of the type of a state that a task reads and does not write over."""
+        written = {state.name for state in task.body.states}
+        states = self.cold.states if self.cold else ()
+        return [v for v in task.body.inputs if v.type in states and v.name not in written]
 
     def _load(self, plan: Plan, repeat: int, copies: int) -> Executable:
         if copies == 1 or not isinstance(self.target, ColdLoader):

@@ -186,7 +186,7 @@ class Recorded:
     `fallback` answers for tasks that are not in the profile."""
 
     settled = True
-    cold = False
+    cold = None
 
     def __init__(
         self, profile: Profile, fallback: Estimates | None = None, spec: TargetSpec | None = None

@@ -40,7 +40,7 @@ class Roofline:
     """
 
     settled = True
-    cold = False
+    cold = None
 
     def __init__(self, spec: TargetSpec) -> None:
         self.spec = spec

@@ -13,6 +13,7 @@ from anabranch.deadline import ENDLESS, TIME, Deadline
 from anabranch.ir.identity import Itself
 from anabranch.ir.key import digest_text
 from anabranch.ir.protocols import Costs, Target
+from anabranch.ir.uncached import Uncached
 from anabranch.trace import Trace
 
 
@@ -24,7 +25,7 @@ def costs_of(
     until: Deadline = ENDLESS,
     each: float = TIME.schedule_s,
     packing: str = "",
-    cold: bool = False,
+    cold: Uncached | None = None,
 ) -> Costs:
     """`Measured` for a target that can run plans, until this is over, with so many seconds for
     each candidate; `Recorded` for one that carries a profile. `packing`: how `prepare` packs a

@@ -1,4 +1,4 @@
-"""Weights that a call reads, and whether a cache can keep them until the next one.
+"""Weights and states that a call reads, and whether a cache can keep them until the next one.
 
     BERT, fp16     170 MB a call, L2 of 50 MB    each kernel finds its weights in memory
     ResNet-50      51 MB                         most are in the cache when they are read again
@@ -6,7 +6,7 @@
 A kernel timed by itself, run after run, finds its weights in the cache wherever they fit. In a
 network whose weights do not, that flatters what reads them: a product of one row and 33 MB took 7.2
 us on an H100, more than memory can send in that time, and two of them less than the product that
-does the work of both.
+does the work of both. So it is with what a decoder has kept of the tokens before.
 """
 
 from __future__ import annotations
@@ -16,20 +16,29 @@ from collections.abc import Iterator
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.uncached import Uncached
 
 PICKING = frozenset(
     f"aten.{name}" for name in ("embedding", "embedding_bag", "index_select", "index", "gather")
 )
 """Operators that read some rows of a table."""
 TIMES_THE_CACHE = 1.5
+LEAST_STATE = 1 << 16
+"""Bytes of a state that is timed as memory sends it: smaller ones come with the first answer."""
 
 
-def streams_weights(graph: Graph, spec: TargetSpec) -> bool:
-    """Whether the weights that a call reads are larger than the cache by so much that hardly one is
-    there when the next call reads it; never on a machine whose cache nobody knows."""
-    whole = set(_read_whole(graph))
+def uncached(graph: Graph, spec: TargetSpec) -> Uncached | None:
+    """The weights and states of a graph that are together so much larger than the cache that hardly
+    one is there when the next call reads it; None for all others, and on a machine whose cache
+    nobody knows."""
+    whole, held = set(_read_whole(graph)), {state.name for state in graph.states}
+    kinds = [value.type for value in graph.inputs if value.name in held]
+    states = {k for k in kinds if k.dtype.is_floating_point and k.nbytes >= LEAST_STATE}
     read = sum(constant.type.nbytes for constant in graph.constants if constant.name in whole)
-    return 0 < TIMES_THE_CACHE * spec.l2_bytes < read
+    read += sum(kind.nbytes for kind in kinds)
+    if not 0 < TIMES_THE_CACHE * spec.l2_bytes < read:
+        return None
+    return Uncached(tuple(sorted(states, key=lambda state: state.text)))
 
 
 def picks_rows(body: Graph) -> bool:

@@ -18,6 +18,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import CostSource, Schedule, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
+from anabranch.ir.uncached import Uncached
 from anabranch.ir.variant import Variant
 from anabranch.trace import Trace
 
@@ -68,8 +69,8 @@ class Costs(Protocol):
         """Whether what failed would fail again: nothing was left out for want of time or memory."""
 
     @property
-    def cold(self) -> bool:
-        """Whether tasks are timed as they run where no weight is in the cache any more."""
+    def cold(self) -> Uncached | None:
+        """What is in no cache while tasks are timed by themselves; None: all may be."""
 
     def task(self, task: Task) -> Cost:
         """One task alone, inside a CUDA graph where there is one."""

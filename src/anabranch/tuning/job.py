@@ -21,6 +21,7 @@ from anabranch.frontend.surroundings import Surroundings
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import ANY_STREAMS, Executable, Limits, Target
 from anabranch.ir.samples import Samples
+from anabranch.ir.uncached import Uncached
 from anabranch.options import Options
 from anabranch.targets.sampled import sampled
 from anabranch.trace import Trace
@@ -42,9 +43,9 @@ class Job:
     `live_bytes`: what values may take at once, so that some are computed again; `over`: why;
     `counted`: what they take, as `rewrite.remat` counts; `again`: what is computed again; `late`:
     as in FusionFacts. `merge_s`: seconds in which a scheduler is to say which convolutions it
-    merges, None for as long as it takes. `workers`: who helps to try kernels. `cold`: a call finds
-    none of its weights in the cache. `among`: the size among those of one model that are compiled
-    together. `markings`: what its graph is to read of padding."""
+    merges, None for as long as it takes. `workers`: who helps to try kernels. `cold`: what a call
+    finds in no cache, None where it may find all. `among`: the size among those of one model that
+    are compiled together. `markings`: what its graph is to read of padding."""
 
     model: Any
     args: tuple[Any, ...]
@@ -71,7 +72,7 @@ class Job:
     late: Mapping[str, int] = field(default_factory=dict)
     merge_s: float | None = None
     workers: WorkerPool | None = None
-    cold: bool = False
+    cold: Uncached | None = None
     among: AmongSizes | None = None
     markings: tuple[MarkedPadding, ...] = ()
 

@@ -287,9 +287,9 @@ class Tuner:
         )
 
     def _title(self, costs: Costs) -> str:
-        """Names what tells the costs, whether of weights that come from memory, and where not all
-        is tried, how much."""
-        own = name_of(self.target) + (" cold" if costs.cold else "")
+        """Names what tells the costs, what comes from memory while it does, and where not all is
+        tried, how much."""
+        own = name_of(self.target) + (f" cold {costs.cold.text}".rstrip() if costs.cold else "")
         return own if self.effort == EffortSettings() else f"{own} effort {self.options.effort}"
 
     def _settled(self, costs: Costs, sandboxed: SandboxClient) -> Callable[[], bool]:

@@ -21,7 +21,7 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.task import Task
 from anabranch.ir.variant import PdlMode
 from anabranch.kernels.triton.attention import tiles
-from anabranch.kernels.triton.attention_axes import OPERATOR, attention_of
+from anabranch.kernels.triton.attention_axes import OPERATOR, Attention, attention_of
 from anabranch.kernels.triton.attention_tiles import TRIED_SPLITS, TRIED_TILES, ranked
 from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.provider import TritonProvider
@@ -270,9 +270,26 @@ def test_programs_share_the_keys_of_few_queries() -> None:
     one = tiles(attend(heads(1, 32, 1, 64).half(), *keys, enable_gqa=True)[0], gpu())
     shared = [tile for tile in one if tile.split > 1]
     assert len(shared) == TRIED_SPLITS and len(one) == TRIED_TILES + TRIED_SPLITS
-    assert all(32 * tile.split <= 2 * gpu().sms for tile in shared)
+    groups = 8
+    assert all(groups * tile.split <= 2 * gpu().sms for tile in shared)
+    assert max(tile.split for tile in shared) > 2 * gpu().sms // 32, "a group's heads are one block"
     many = tiles(attend(*(heads(1, 12, 1024, 64).half() for _ in "qkv"))[0], gpu())
     assert all(tile.split == 1 for tile in many)
+
+
+def test_single_queries_of_a_group_are_rows_of_one_block() -> None:
+    """They read the keys of the group once; not where each head has a mask of its own."""
+    k, v = (heads(2, 2, 70, 16).half() for _ in "kv")
+    alike, apart = (torch.rand(2, n, 1, 70) > 0.4 for n in (1, 6))
+    for mask, gathered in ((None, True), (alike, True), (apart, False)):
+        graph, tensors = attend(heads(2, 6, 1, 16).half(), k, v, mask, enable_gqa=True)
+        check(graph, TILES, tensors)
+        attention = attention_of(graph)
+        assert isinstance(attention, Attention) and attention.gathered == gathered
+        assert (attention.batches, attention.m) == ((4, 3) if gathered else (12, 1))
+    causal = attention_of(attend(heads(2, 6, 1, 16), *(heads(2, 2, 70, 16) for _ in "kv"),
+                                 causal=True, enable_gqa=True)[0])  # fmt: skip
+    assert isinstance(causal, Attention) and not causal.gathered, "it sees one key"
 
 
 def test_a_split_is_equal_to_the_bit_in_every_run() -> None:

@@ -242,7 +242,8 @@ def _write_walk(out: Emission, walk: _AttentionProgram) -> None:
         for name in ("attended", *(("total", "top") if split > 1 else ("total",))):
             out.let(name, f"tl.sum(tl.where(row == 0, {name}, 0.0), 0)[None, :]")
     if split > 1:
-        write_split_keys(out, (walk.rows, walk.cols), split, LOWEST, _finite, walk.power)
+        there = f"row < {walk.attention.m}" if walk.attention.m < walk.rows else ""
+        write_split_keys(out, (walk.rows, walk.cols), split, LOWEST, _finite, walk.power, there)
     out.let("attended", "attended * tl.where(total == 0.0, 0.0, 1.0 / total)")
 
 

@@ -6,6 +6,9 @@
     row    h         a query           deep   the numbers of a query, multiplied with a key's
     col    w         of the result     place  a key, with the value that stands at the same place
 
+Heads of a single query that share their keys are rows of one block (`gathered`), so that the keys
+are read once: batches are then the groups, and rows the heads of one.
+
 The operator is no reduction of a task's data-flow graph, for softmax in blocks is none. What it
 reads, and what stands after it, are: a view, a cast, a residual.
 """
@@ -31,9 +34,15 @@ from anabranch.kernels.dfg.expr import (
 from anabranch.kernels.dfg.index_expr import Axis, Index, axes_of, axis, number
 from anabranch.kernels.dfg.lower import held, lower, values_of
 from anabranch.kernels.dfg.lowering_api import LoweringCall, NotLowered, Point, Value, arguments
-from anabranch.kernels.dfg.simplify import bounded, choose
-from anabranch.kernels.dfg.traversal import reductions, scans, substitute_index, substitute_stores
-from anabranch.kernels.triton.axis_layout import flattened
+from anabranch.kernels.dfg.simplify import both, bounded, choose
+from anabranch.kernels.dfg.traversal import (
+    AxisIndices,
+    reductions,
+    scans,
+    substitute_index,
+    substitute_stores,
+)
+from anabranch.kernels.triton.axis_layout import apart, flattened
 from anabranch.kernels.triton.product import ProductAxes, plain
 
 OPERATOR = "aten.scaled_dot_product_attention.default"
@@ -60,10 +69,12 @@ class Attention(ProductAxes):
     causal: bool
     scale: float
     grouped: bool
+    gathered: bool
 
     @property
     def row(self) -> Axis | None:
-        """The graph's axis along queries; None for a single query."""
+        """The graph's axis along queries, or along the heads of a group (`gathered`); None for a
+        single query of a head with keys of its own."""
         return self.rows[0] if self.rows else None
 
     @property
@@ -100,8 +111,7 @@ def attention_of(body: Graph) -> Attention | Refused:
 def _with_axes(dfg: Dfg, call: LoweringCall) -> Attention | Refused:
     query, key, value = (call.arguments[name] for name in ("query", "key", "value"))
     mask = call.arguments.get("attn_mask")
-    exprs = {part for store in dfg.stores for part in all_parts(store.expr)}
-    results = [part for part in exprs if isinstance(part, KernelVariable)]
+    results = _results(dfg)
     why = _why_not(call, query, key, value)
     why = why or _why_not_after(dfg, results, (query.shape[-2], value.shape[-1]))
     for read in (query, key, value, mask):
@@ -112,10 +122,15 @@ def _with_axes(dfg: Dfg, call: LoweringCall) -> Attention | Refused:
     (result,) = results
     row, col = (_alone(index) for index in result.index[-2:])
     assert col is not None
+    heads = _heads_that_share(call, result)
+    if heads is not None:
+        dfg = apart(dfg, {heads: query.shape[-3] // key.shape[-3]})
+        (result,) = _results(dfg)
+        *_, row = (dim for dim in dfg.axes if dim in axes_of(result.index[-3]))
     scale = call.arguments.get("scale")
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
     return Attention(
-        batch=tuple(axis for axis in dfg.axes if axis not in (row, col)),
+        batch=tuple(dim for dim in dfg.axes if dim not in (row, col) and dim.extent > 1),
         rows=() if row is None else (row,),
         cols=(col,),
         depth=(Axis("deep", query.shape[-1]),),
@@ -128,7 +143,29 @@ def _with_axes(dfg: Dfg, call: LoweringCall) -> Attention | Refused:
         causal=bool(call.arguments.get("is_causal")),
         scale=scale,
         grouped=bool(call.arguments.get("enable_gqa")),
+        gathered=heads is not None,
     )
+
+
+def _results(dfg: Dfg) -> list[KernelVariable]:
+    """Where what is stored reads the result."""
+    exprs = {part for store in dfg.stores for part in all_parts(store.expr)}
+    return [part for part in exprs if isinstance(part, KernelVariable)]
+
+
+def _heads_that_share(call: LoweringCall, result: KernelVariable) -> Axis | None:
+    """The axis along heads whose single queries see the same keys in groups, if there are any."""
+    query, key, value = (call.arguments[name] for name in ("query", "key", "value"))
+    mask = call.arguments.get("attn_mask")
+    if not call.arguments.get("enable_gqa") or call.arguments.get("is_causal"):
+        return None
+    heads = query.shape[-3]
+    if query.shape[-2] > 1 or heads == key.shape[-3] or key.shape[-3] != value.shape[-3]:
+        return None
+    if mask is not None and len(mask.shape) > 2 and mask.shape[-3] > 1:
+        return None
+    axis = _alone(result.index[-3])
+    return axis if axis is not None and axis.extent == heads else None
 
 
 def _why_not(call: LoweringCall, query: Value, key: Value, value: Value) -> Refused | None:
@@ -219,27 +256,36 @@ def block_of(attention: Attention, axes: dict[str, Axis]) -> Block:
     place = {**batch, attention.col: at["col"]}
     if attention.row is not None:
         place[attention.row] = at["row"]
-    lead = tuple(
-        substitute_index(index, batch, lambda expr: expr) for index in attention.result.index[:-2]
-    )
+    lead, shared, query = _lead(attention, place), _lead(attention, batch), at["row"]
+    there: Within = ()
+    if attention.gathered:
+        assert attention.row is not None
+        first = {**batch, attention.row: number(0)}
+        shared, query = _lead(attention, first), number(0)
+        there = bounded(at["row"], 0, attention.m)
 
-    def read(value: Value, *ends: str) -> Expr:
-        own = _lead(value, lead, attention)
-        point = tuple(at[name] for name in ends)
-        within = _within(point, value.shape[-2:])
-        return plain(choose(within, value.at((*own, *point), within), 0.0))
+    def read(value: Value, lead: Point, *ends: Index, there: Within = ()) -> Expr:
+        own = _own(value, lead, attention)
+        within = both(there, _within(ends, value.shape[-2:]))
+        return plain(choose(within, value.at((*own, *ends), within), 0.0))
 
     mask = attention.mask
     return Block(
-        read(attention.query, "row", "deep"),
-        read(attention.key, "place", "deep_down"),
-        read(attention.value, "place_down", "col"),
-        _masked(mask, (*lead, at["row"], at["place"])) if mask is not None else None,
+        read(attention.query, lead, query, at["deep"], there=there),
+        read(attention.key, shared, at["place"], at["deep_down"]),
+        read(attention.value, shared, at["place_down"], at["col"]),
+        _masked(mask, (*shared, query, at["place"])) if mask is not None else None,
         substitute_stores(attention.dfg.stores, place),
     )
 
 
-def _lead(value: Value, lead: Point, attention: Attention) -> Point:
+def _lead(attention: Attention, place: AxisIndices) -> Point:
+    """Which head of which sample the result is of, in terms of the kernel's axes."""
+    lead = attention.result.index[:-2]
+    return tuple(substitute_index(index, place, lambda expr: expr) for index in lead)
+
+
+def _own(value: Value, lead: Point, attention: Attention) -> Point:
     """Which matrix of a stack; several heads of a group share theirs."""
     sizes = value.shape[:-2]
     own = list(lead[len(lead) - len(sizes) :])

@@ -168,7 +168,7 @@ def _meet_us(sizes: AttentionSizes, tile: AttentionTile) -> float:
     """What programs that share keys pay for putting their parts together."""
     if tile.split == 1:
         return 0.0
-    left = tile.split * (tile.rows if sizes.m > 1 else 1) * (sizes.n + 2) * 4
+    left = tile.split * min(tile.rows, sizes.m) * (sizes.n + 2) * 4
     return TILES.meet + TILES.split * tile.split + 2 * left / (L2 * CLOCK)
 
 

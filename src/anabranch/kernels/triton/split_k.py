@@ -42,11 +42,15 @@ SUM = Total("total", "", "{} + {}")
 
 
 def leave_parts(
-    out: Emission, shapes: Mapping[str, tuple[int, int]], split: int, dtype: str
+    out: Emission,
+    shapes: Mapping[str, tuple[int, int]],
+    split: int,
+    dtype: str,
+    there: str = "",
 ) -> dict[str, str]:
-    """Leaves these variables, each of its shape, in scratch. All but the last of the `split` CTAs
-    of a tile end there; returns what reads what the CTA `other` has left, by variable. Whoever has
-    read them ends with `count_anew`."""
+    """Leaves these variables, each of its shape, in scratch, as far as `there` holds, if it is
+    given. All but the last of the `split` CTAs of a tile end there; returns what reads what the CTA
+    `other` has left, by variable. Whoever has read them ends with `count_anew`."""
     where = (GridPlace(2), " * ", GridPlace(0, count=True), " + tile")
     names: dict[tuple[int, int], str] = {}
     for m, n in shapes.values():
@@ -61,13 +65,14 @@ def leave_parts(
     out.let("sums", f"scratch_ptr.to(tl.pointer_type({dtype}))")
     out.let("sums", ("(", *where, f") * {end}"), "+=")
     for variable, place in places.items():
-        out.statements.append(Write(f"sums + part * {place}", variable))
+        out.statements.append(Write(f"sums + part * {place}", variable, there))
     out.statements.append(Effect("tl.debug_barrier()"))
+    masked = f", mask={there}, other=0.0" if there else ""
     out.let("counter", ("counters_ptr + ", *where))
     out.let("arrived", 'tl.atomic_add(counter, 1, sem="acq_rel")')
     out.statements += [EndUnless("arrived", split - 1), Effect("tl.debug_barrier()")]
     return {
-        variable: f'tl.load(sums + other * {place}, cache_modifier=".cg")'
+        variable: f'tl.load(sums + other * {place}{masked}, cache_modifier=".cg")'
         for variable, place in places.items()
     }
 

@@ -34,13 +34,15 @@ def write_split_keys(
     lowest: str,
     finite: Callable[[str], str],
     power: Callable[[str], str],
+    there: str = "",
 ) -> None:
     """Leaves `attended` (f32 of this shape), `total` and `top` (f32[rows, 1]) in scratch; the last
     of the `split` CTAs goes on with those of all. `lowest`: the top of a row that looks at no key;
-    `finite`: what is subtracted for a top; `power`: the weight of a score less the largest one."""
+    `finite`: what is subtracted for a top; `power`: the weight of a score less the largest one;
+    `there`: which rows count, "" for all."""
     rows, cols = shape
     shapes = {"attended": (rows, cols), "total": (rows, 1), "top": (rows, 1)}
-    left = leave_parts(out, shapes, split, "tl.float32")
+    left = leave_parts(out, shapes, split, "tl.float32", there)
     out.let("attended", f"tl.zeros([{rows}, {cols}], tl.float32)")
     out.let("total", f"tl.zeros([{rows}, 1], tl.float32)")
     out.let("top", f"tl.full([{rows}, 1], {lowest}, tl.float32)")

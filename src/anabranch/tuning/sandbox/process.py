@@ -22,6 +22,7 @@ from anabranch.cache import Cache
 from anabranch.deadline import TIME, Deadline
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Task
+from anabranch.ir.uncached import Uncached
 from anabranch.ir.variant import PdlMode
 from anabranch.targets.cuda.compile_pool import Process, end
 from anabranch.trace import Trace
@@ -43,7 +44,7 @@ class SharedClock(Protocol):
     """The precise times of a process, which others add to."""
 
     @property
-    def cold(self) -> bool:
+    def cold(self) -> Uncached | None:
         """As `Costs` has it."""
 
     def trial(self, tasks: Sequence[Task]) -> Sequence[Cost | None]:

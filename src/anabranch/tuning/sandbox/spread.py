@@ -29,6 +29,7 @@ from anabranch.ir.key import structure_text, task_text
 from anabranch.ir.proof import with_drawn_constants
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.uncached import Uncached
 from anabranch.ir.variant import PdlMode
 from anabranch.memory import pack
 from anabranch.targets import resolve
@@ -266,7 +267,9 @@ def _compile_there(here: WorkerPlace, batch: bytes, tf32: bool, modes: Sequence[
     compile_ahead([kernel for kernel in changed if kernel is not None], process)
 
 
-def _time_there(here: WorkerPlace, batch: bytes, tf32: bool, cold: bool) -> Sequence[Cost | None]:
+def _time_there(
+    here: WorkerPlace, batch: bytes, tf32: bool, cold: Uncached | None
+) -> Sequence[Cost | None]:
     """What a worker does: time tasks precisely, those of one body side by side. Their weights are
     drawn, as their inputs are."""
     target, _ = _sandbox_there(here, tf32)
