@@ -5,11 +5,12 @@
 A program holds its queries and walks over the keys, so few queries each make many programs, which
 all read the same keys. At batch 1 that is what counts: a launch takes
 
-    us = waves * (first + steps * step)        and where programs share keys, their meeting
+    us = launch + waves * (first + steps * step)     and where programs share keys, their meeting
 
-a step as long as the slowest of its load, its bytes, and what its warps issue. The numbers were
-counted in instructions, not fitted. The best ranked warps and stages of a shape stand for their
-likes.
+a step as long as the slowest of its load, its bytes, and what its warps issue and multiply. The
+numbers are fitted to 1,113 kernels of 21 attentions on an H200 (`benchmarks/attentions.py`): the
+fastest of a ranking's first eight tiles took 2% longer than the fastest of all in the mean, of its
+first two 5%. The best ranked warps and stages of a shape stand for their likes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,17 @@ import torch
 
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.tiles import AttentionTile
-from anabranch.kernels.tile_cost import CLOCK, SPARE, TILES, WARP, has_cores, holds, peak_of
+from anabranch.kernels.tile_cost import (
+    CLOCK,
+    GROUP,
+    GROUP_ROWS,
+    QUARTERS,
+    SPARE,
+    WARP,
+    has_cores,
+    holds,
+    peak_of,
+)
 from anabranch.kernels.triton.attention_axes import Attention
 from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.tile_ranking import LEAST_SIDE, by_time, oversized
@@ -42,18 +53,25 @@ MOST_REGISTERS = 220
 """Of a thread, as far as they are foreseen."""
 EXCHANGED_BYTES = 4096
 """Of shared memory that a program has besides its tiles: what warps exchange."""
-FIRST, OF_A_WARP = 0.85, 0.01
-"""Microseconds before the first step: queries and keys through L2; and more for each warp."""
-LATENCY, L2 = 0.55, 48.0
+LAUNCH, FIRST, OF_A_WARP = 1.1, 0.87, 0.02
+"""Microseconds of a launch, before the first step of a wave, for queries and keys through L2, and
+more for each warp."""
+LATENCY, L2 = 0.62, 40.0
 """Microseconds until keys are there, and bytes that an SM gets of them in a clock."""
-COPY_CLOCKS = 22.0
+LATE = 1.08
+"""How many times as long a step takes whose keys are asked for only one step ahead."""
+COPY_CLOCKS = 12.0
 """Of one warp for 512 bytes of loads."""
-MEET = 0.12
+MEET = 0.23
 """Microseconds that a step's maximum and sum wait for each other, within a warp."""
-ACROSS = 0.12
+ACROSS = 0.33
 """And more, for each doubling of the warps that share a row."""
-SOFTMAX_CLOCKS = 12.0
+SOFTMAX_CLOCKS = 11.0
 """Of a warp for a score of each of its threads: scale, mask, maximum, exponential, sum."""
+GROUPED, SINGLE = 0.84, 0.35
+"""Of the peak, what groups of warps reach together, and each warp on its own."""
+PARTS_MEET, OF_A_PART = 1.4, 0.023
+"""Microseconds for putting parts together, and more for each."""
 UNMATCHED = 8.0
 """How much slower fp32 is multiplied than its peak where no tensor core does it."""
 FACTORS = 16
@@ -83,8 +101,8 @@ class AttentionSizes:
 
 def chosen(attention: Attention, spec: TargetSpec, kept: int = TRIED_TILES) -> list[AttentionTile]:
     """The first of the ranking, each shape once, with the warps and stages that rank best; then
-    the best of them with other warps; then those whose keys several programs share, where their
-    best is expected to be faster."""
+    the best of them with other warps. Where programs that share keys are expected to be fastest,
+    the best of those take turns with the others, since little effort tries only the first few."""
     best: dict[tuple[int, int], AttentionTile] = {}
     other: dict[tuple[int, int], AttentionTile] = {}
     split: dict[tuple[int, int, int], AttentionTile] = {}
@@ -97,8 +115,10 @@ def chosen(attention: Attention, spec: TargetSpec, kept: int = TRIED_TILES) -> l
             other.setdefault(same, tile)
     first = list(best)[:SHAPES]
     whole = [*(best[same] for same in first), *(other[s] for s in first if s in other)][:kept]
-    shared = list(split.values())[:TRIED_SPLITS] if order and order[0].split > 1 else []
-    return whole + shared
+    if not order or order[0].split == 1:
+        return whole
+    turns = itertools.zip_longest(list(split.values())[:TRIED_SPLITS], whole)
+    return [tile for turn in turns for tile in turn if tile is not None]
 
 
 def least_us(attention: Attention, spec: TargetSpec) -> float | None:
@@ -154,13 +174,14 @@ def time_us(sizes: AttentionSizes, tile: AttentionTile, spec: TargetSpec) -> flo
     steps = math.ceil(steps / tile.split)
     read = tile.places * (sizes.k + sizes.n) * sizes.dtype.itemsize
     load = read * together / (L2 * CLOCK)
-    crowd = max(1.0, together * tile.warps / 16)
-    issued = read / 512 / tile.warps * COPY_CLOCKS
-    issued += tile.rows * tile.places / (WARP * tile.warps) * SOFTMAX_CLOCKS / 4
+    issued = read / 512 * COPY_CLOCKS + tile.rows * tile.places / WARP * SOFTMAX_CLOCKS
+    issued *= max(together / QUARTERS, 1 / tile.warps) / CLOCK
     meet = MEET + ACROSS * math.log2(max(1.0, LEAST_SIDE * tile.warps / tile.rows))
-    step = meet + issued * crowd / CLOCK + _products(sizes, tile, spec) * together
+    step = meet + issued + _products(sizes, tile, together, spec)
+    if tile.stages == 2 and steps > 1:
+        step *= LATE
     hidden = LATENCY / max(1, min(tile.stages - 1, steps)) if steps > 1 else 0.0
-    us = waves * (FIRST + OF_A_WARP * tile.warps + steps * max(step, load, hidden))
+    us = LAUNCH + waves * (FIRST + OF_A_WARP * tile.warps + steps * max(step, load, hidden))
     return us + _meet_us(sizes, tile)
 
 
@@ -169,15 +190,19 @@ def _meet_us(sizes: AttentionSizes, tile: AttentionTile) -> float:
     if tile.split == 1:
         return 0.0
     left = tile.split * min(tile.rows, sizes.m) * (sizes.n + 2) * 4
-    return TILES.meet + TILES.split * tile.split + 2 * left / (L2 * CLOCK)
+    return PARTS_MEET + OF_A_PART * tile.split + 2 * left / (L2 * CLOCK)
 
 
-def _products(sizes: AttentionSizes, tile: AttentionTile, spec: TargetSpec) -> float:
-    """Microseconds of both products of a step: a warp has a quarter of an SM's tensor cores."""
-    share = 0.5 * min(tile.warps, 4) / 4 * peak_of(sizes.dtype, spec) / spec.sms
+def _products(sizes: AttentionSizes, tile: AttentionTile, together: int, spec: TargetSpec) -> float:
+    """Microseconds of both products of a step, of so many programs of an SM together: a warp has a
+    quarter of its tensor cores."""
+    peak = peak_of(sizes.dtype, spec) / spec.sms * 1e-6
     if not has_cores(sizes.dtype, spec):
-        share /= UNMATCHED
-    return 2.0 * tile.rows * tile.places * (sizes.k + sizes.n) / (share * 1e-6)
+        peak /= UNMATCHED
+    together_fits = tile.rows >= GROUP_ROWS and tile.warps >= GROUP
+    share = GROUPED if together_fits and spec.capability[0] == 9 else SINGLE
+    at_once = max(together, QUARTERS / min(tile.warps, QUARTERS))
+    return 2.0 * tile.rows * tile.places * (sizes.k + sizes.n) / (share * peak) * at_once
 
 
 def _resident(sizes: AttentionSizes, tile: AttentionTile, spec: TargetSpec) -> int:
