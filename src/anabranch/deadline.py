@@ -268,6 +268,7 @@ class EffortSettings:
         order in which they are offered; None for as many as there is room for.
     together: generated kernels of all structures that are decided together, at most, as long as
         that leaves two for each template of a structure.
+    between: as `together`, of a size between others of one model that are searched.
     engines: engines of a library, which must be built, are not tried where they are predicted to
         take more than so many times what the fastest generated kernel is.
     one_cut: of the ways to cut a graph into launches one is chosen by predicted times, before any
@@ -286,6 +287,7 @@ class EffortSettings:
     options: tuple[tuple[str, str], ...] = ()
     generated: int | None = None
     together: int | None = None
+    between: int | None = None
     engines: float = math.inf
     one_cut: bool = False
     every_scheduler: bool = True
@@ -307,6 +309,7 @@ EFFORTS: Mapping[Effort, EffortSettings] = MappingProxyType(
             ),
             generated=8,
             together=64,
+            between=32,
             engines=0.0,
             one_cut=True,
             every_scheduler=False,

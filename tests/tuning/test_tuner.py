@@ -35,6 +35,8 @@ from anabranch.schedule.parallel_forecast import outlook_of
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning import tuner as tune
+from anabranch.tuning.among_sizes import among_sizes
+from anabranch.tuning.build import tuner_of
 from anabranch.tuning.job import Job
 from anabranch.tuning.tuner import Tuner
 
@@ -319,3 +321,20 @@ def cell() -> Graph:
         f"  %b: {kind} = aten.convolution.default(%y, %v, None, {window})\n"
         f"  %sum: {kind} = aten.add.Tensor(%a, %b)\n  return %sum\n}}"
     )
+
+
+def test_a_size_between_two_that_are_searched_tries_fewer_kernels() -> None:
+    """And what it decides is kept apart. Where all is tried, so it is between sizes."""
+    fast, most = (Options.read({"kernels": "all", "effort": effort}) for effort in ("fast", "max"))
+    costs = costs_of(rough_gpu(), partial(pack, spec=rough_gpu().spec))
+    searched, between = (Tuner(rough_gpu(), fast, None, between=which) for which in (False, True))
+    assert (searched.effort.together, between.effort.together) == (64, 32)
+    assert searched._title(costs) != between._title(costs)
+    assert replace(between, options=most).effort == replace(searched, options=most).effort
+    job = Job(None, (), {}, rough_gpu(), fast, None, Trace(quiet=True))
+    among = {size: replace(job, among=way) for size, way in among_sizes([(1,), (2,), (4,)]).items()}
+    assert {size: tuner_of(job).between for size, job in among.items()} == {
+        (1,): False,
+        (2,): True,
+        (4,): False,
+    }

@@ -84,7 +84,8 @@ class Tuner:
     """Finds kernels on one target; what was found is in the cache. `until`: when it is
     over, no further kernel is tried. `most`: how many generated kernels are tried at once; where
     they are fewer than usual, decisions are not kept. `sandbox`: the process in which kernels run
-    first, where one serves all stages. `late`: as in FusionFacts."""
+    first, where one serves all stages. `late`: as in FusionFacts. `between`: for a size between
+    others of one model, which are searched."""
 
     target: Target
     options: Options
@@ -93,6 +94,7 @@ class Tuner:
     most: int = MOST_KERNELS
     sandbox: SandboxProcess | None = None
     late: Mapping[str, int] = field(default_factory=dict)
+    between: bool = False
 
     @property
     def generates(self) -> bool:
@@ -103,7 +105,8 @@ class Tuner:
     @property
     def effort(self) -> EffortSettings:
         """How much is tried."""
-        return EFFORTS[self.options.effort]
+        settings = EFFORTS[self.options.effort]
+        return replace(settings, together=settings.between) if self.between else settings
 
     @property
     def shortlist(self) -> Shortlist:
@@ -290,7 +293,10 @@ class Tuner:
         """Names what tells the costs, what comes from memory while it does, and where not all is
         tried, how much."""
         own = name_of(self.target) + (f" cold {costs.cold.text}".rstrip() if costs.cold else "")
-        return own if self.effort == EffortSettings() else f"{own} effort {self.options.effort}"
+        if self.effort == EffortSettings():
+            return own
+        between = " between sizes" if self.effort != EFFORTS[self.options.effort] else ""
+        return f"{own} effort {self.options.effort}{between}"
 
     def _settled(self, costs: Costs, sandboxed: SandboxClient) -> Callable[[], bool]:
         """Whether decisions that rest on what these say would be made again, and are kept."""
