@@ -36,6 +36,8 @@ from anabranch.targets.tf32 import choose, convolution
 
 CHAIN = 20
 """Calls in one graph."""
+LONGEST = 64
+"""The same where each reads weights of its own."""
 WHY = 200
 """Characters of a refusal that are kept."""
 
@@ -62,39 +64,54 @@ class Bench:
         return Bench(spec, device, Triton(device, spec.capability))
 
     def times(
-        self, batch: Batch, soon: Batch | None = None, each: float = TIME.kernel_alone_s
+        self,
+        batch: Batch,
+        soon: Batch | None = None,
+        each: float = TIME.kernel_alone_s,
+        cold: bool = False,
     ) -> Times:
-        """The times of these kernels; those of `soon` are compiled meanwhile."""
+        """The times of these kernels; those of `soon` are compiled meanwhile. `cold`: with weights
+        that memory sends, as in a network that has more of them than L2 holds."""
         with self.triton.building(self._kernels(batch)):
             pass
         with self.triton.building(self._kernels(soon)) if soon else contextlib.nullcontext():
-            return self._timed(batch, each)
+            return self._timed(batch, each, cold)
+
+    def copies(self, body: Graph, values: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+        """The values, each time with constants of their own, together twice as large as L2."""
+        held = sum(constant.type.nbytes for constant in body.constants)
+        count = min(LONGEST, -(-2 * self.spec.l2_bytes // max(held, 1)))
+        own = [constant.name for constant in body.constants]
+        fresh = [{name: values[name].clone() for name in own} for _ in range(count - 1)]
+        return [dict(values), *({**values, **constants} for constants in fresh)]
 
     def _kernels(self, batch: Batch) -> list[Kernel]:
         body, variants = batch
         task, provider = Task("tried", body), TritonProvider()
         return [provider.kernel(task, self.spec, "", variant) for variant in variants]
 
-    def _timed(self, batch: Batch, each: float) -> Times:
+    def _timed(self, batch: Batch, each: float, cold: bool) -> Times:
         body, _ = batch
         values = tensors_of(body, self.device)
-        wanted = expected(body, values)
+        wanted, task = expected(body, values), Task("tried", body)
+        placed = self.copies(body, values) if cold else [dict(values)]
         times: Times = {}
         ready: dict[str, Callable[[], object]] = {}
         for kernel in self._kernels(batch):
             try:
-                call = self.triton.runner(Task("tried", body, kernel), dict(values), None)
-                why = wrong(body, values, call, wanted)
+                own = replace(task, kernel=kernel)
+                calls = [self.triton.runner(own, place, None) for place in placed]
+                why = wrong(body, values, calls[0], wanted)
                 if why:
                     times[str(kernel.variant)] = why
                 else:
-                    ready[str(kernel.variant)] = chain(call)
+                    ready[str(kernel.variant)] = chain(*calls)
             except (AnabranchError, RuntimeError) as failed:
                 times[str(kernel.variant)] = " ".join(str(failed).split())[:WHY]
                 torch.cuda.synchronize()  # raises where the GPU is lost to this process
         samples = interleaved(list(ready.values()), each * len(ready))
         for variant, taken in zip(ready, samples, strict=True):
-            times[variant] = summarised(taken, CHAIN).us
+            times[variant] = summarised(taken, max(CHAIN, len(placed))).us
         return times
 
 
@@ -121,14 +138,14 @@ def laid(type: TensorType, content: Tensor, device: torch.device) -> Tensor:
     return place.copy_(content)
 
 
-def chain(call: Callable[[], object]) -> Callable[[], object]:
-    """A CUDA graph of so many calls, one after the other."""
+def chain(*calls: Callable[[], object]) -> Callable[[], object]:
+    """A CUDA graph of `CHAIN` calls, one after the other, by turns; of more, if they are more."""
 
-    def calls() -> None:
-        for _ in range(CHAIN):
-            call()
+    def in_turn() -> None:
+        for number in range(max(CHAIN, len(calls))):
+            calls[number % len(calls)]()
 
-    return capture_callable(calls)[0]
+    return capture_callable(in_turn)[0]
 
 
 def expected(body: Graph, values: Mapping[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
