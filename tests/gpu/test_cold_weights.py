@@ -11,8 +11,11 @@ from tests.gpu.patience import patiently
 from anabranch.costs.measured import Measured
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
 from anabranch.ir.task import Kernel, Task
+from anabranch.ir.tiles import AttentionTile
 from anabranch.ir.types import TensorType
 from anabranch.ir.uncached import Uncached
+from anabranch.ir.variant import Variant
+from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.memory import pack
 from anabranch.targets import resolve
 
@@ -29,6 +32,34 @@ def product() -> Task:
     node = Node("y", "aten.linear.default", (Ref("x"), Ref("w")), (), (y,))
     body = Graph("y", (Input("x", x),), (Constant("w", w, "w", weight),), (node,), (Ref("y"),))
     return Task("y", body, Kernel("aten", "aten", body))
+
+
+def attention() -> Task:
+    """A query of each of 32 heads, that meets 17 MB of keys and values in eight groups."""
+    f16 = torch.float16
+    query, kept = (TensorType(shape, f16) for shape in ((8, 32, 1, 64), (8, 8, 1024, 64)))
+    inputs = (Input("q", query), Input("k", kept), Input("v", kept))
+    op, named = "aten.scaled_dot_product_attention.default", (("enable_gqa", True),)
+    node = Node("y", op, (Ref("q"), Ref("k"), Ref("v")), named, (query,))
+    body = Graph("y", inputs, (), (node,), (Ref("y"),))
+    tile = Variant(AttentionTile(16, 256, 4, 1, split=4))
+    return Task("y", body, TritonProvider().kernel(Task("y", body), resolve("cuda").spec, "", tile))
+
+
+def test_memory_sends_what_a_decoder_has_kept() -> None:
+    """So much is in the cache where one run follows the other on the same keys."""
+    target, task = resolve("cuda"), attention()
+    prepare = partial(pack, spec=target.spec)
+    states = Uncached((task.body.inputs[1].type,))
+
+    def check() -> None:
+        kept, sent = (
+            Measured(target, prepare, cold=way).task(task) for way in (Uncached(), states)
+        )
+        assert (kept.source, sent.source) == ("measured", "measured")
+        assert sent.us > 1.1 * kept.us
+
+    patiently(check)
 
 
 def test_memory_sends_what_the_cache_would_have_kept() -> None:

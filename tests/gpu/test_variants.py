@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from benchmarks.attentions import Sizes
 from benchmarks.kernel_timing import Bench
 from benchmarks.layers import attention, linear
 from tests.kernels.dfg.test_concat_stores import recurrence
@@ -63,9 +64,19 @@ def test_attention_is_right_in_every_tile_and_mode(dtype: str) -> None:
     bench = Bench.of(tf32=dtype == "tf32")
     for sizes, causal, masked in ATTENTIONS:
         body = attention(*sizes, dtype.removeprefix("t"), causal, "b1" if masked else "")
-        offered = variants(body, bench.spec)  # those that share keys are the last
+        offered = variants(body, bench.spec)  # those that share keys are first, if any
         refused = wrong(bench, body, offered) | wrong(bench, body, offered[-1:])
         assert not refused, f"{sizes}: {refused}"
+
+
+def test_single_queries_of_groups_are_right_in_every_tile_and_mode() -> None:
+    bench = Bench.of()
+    for sizes in (
+        Sizes(2, 8, 1, 64, keys=300, shared=2),
+        Sizes(1, 32, 1, 128, keys=1024, shared=8),
+    ):
+        body = sizes.body()
+        assert wrong(bench, body, variants(body, bench.spec)) == {}
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "tf32"])
