@@ -47,7 +47,7 @@ def test_a_wrong_proof_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     first = sizes.drawn_shapes(inputs(0), random.Random("sizes 3"))
     assert first.extents[0][0].axis == 0 and not found()
     wrong = PaddingProof((False,), (((0, 1, 1),),), apart=True)
-    monkeypatch.setattr("anabranch.compiled.sized._proved", lambda *_: wrong)
+    monkeypatch.setattr("anabranch.compiled.size_proofs._proved", lambda *_: wrong)
     assert any("is off by" in said for said in found())
 
 

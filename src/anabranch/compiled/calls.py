@@ -27,7 +27,15 @@ from torch.utils import _pytree as pytree
 from anabranch.artifact import file as artifact_file
 from anabranch.cache import Cache
 from anabranch.cache.whole_file import path_of
-from anabranch.compiled import arguments, gradients, pickling, refit, saved_sizes, sized, states
+from anabranch.compiled import (
+    arguments,
+    asked_sizes,
+    gradients,
+    pickling,
+    refit,
+    saved_sizes,
+    states,
+)
 from anabranch.compiled.answer import answering
 from anabranch.compiled.binding import bind, refusal
 from anabranch.compiled.bucket_jobs import SizeToCompile, compile_sizes
@@ -39,7 +47,6 @@ from anabranch.compiled.plans import Plans, check_parts
 from anabranch.compiled.request import PlanRequest, request
 from anabranch.compiled.retarget import loaded, loaded_entry
 from anabranch.compiled.sharing import at_places, waiting, widest, with_states
-from anabranch.compiled.sized import batched
 from anabranch.compiled.sources import sources
 from anabranch.compiled.states import StateMemory
 from anabranch.compiled.transforms import check_plain, transforming
@@ -198,8 +205,8 @@ class Compiled(Plans):
         plan_request = request(args, kwargs, stop=stop)
         with self._capturing(), neutral(), Cache.open(self.options.cache_dir) as cache:
             job = self._job(plan_request, cache)
-            calls, chosen = sized.chosen(job, dynamic_shapes, sizes)
-            sized.check_limit(job, calls, chosen)
+            calls, chosen = asked_sizes.chosen(job, dynamic_shapes, sizes)
+            asked_sizes.check_limit(job, calls, chosen)
             among = among_sizes(chosen)
             # What is decided by its neighbours is compiled after them.
             chosen = sorted(chosen, key=lambda at: not among[at].own)
@@ -238,7 +245,7 @@ class Compiled(Plans):
     def warm(self, sizes: Sequence[Any]) -> Compiled:
         """Compile for more sizes of the dimensions that vary, or for the inputs of more calls: what
         `anabranch.warm` does to a compiled model."""
-        sized.check_listed(sizes)
+        asked_sizes.check_listed(sizes)
         for size in sizes:
             at = size if isinstance(size, tuple) else (size,)
             buckets = self._buckets[0] if self._buckets else None
@@ -269,7 +276,9 @@ class Compiled(Plans):
             was = attributes(self.model)
             calls, at = asked.sized, asked.at
             if self.options.batch == "pad" and calls is None:
-                calls, at = batched(job, known_form(self._buckets, job.args, job.kwargs))
+                calls, at = asked_sizes.batched(
+                    job, known_form(self._buckets, job.args, job.kwargs)
+                )
             if calls is not None:
                 job = replace(job, markings=calls.markings)
             compilation = compile_model(job)

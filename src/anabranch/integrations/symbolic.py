@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from anabranch.compiled.sized import SizedCalls, alike_results, proof_along
+from anabranch.compiled.size_proofs import alike_results, proof_along
+from anabranch.compiled.sized import SizedCalls
 from anabranch.errors import AnabranchError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.dynamic_shapes import DynamicShapes

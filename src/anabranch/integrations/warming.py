@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch._guards import CompileContext
 
+from anabranch.compiled.asked_sizes import check_listed
 from anabranch.compiled.calls import Compiled
-from anabranch.compiled.sized import check_listed
 from anabranch.errors import OptionError
 
 
