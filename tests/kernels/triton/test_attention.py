@@ -292,6 +292,60 @@ def test_single_queries_of_a_group_are_rows_of_one_block() -> None:
     assert isinstance(causal, Attention) and not causal.gathered, "it sees one key"
 
 
+def test_heads_that_are_picked_along_with_samples_are_no_rows_of_one_block() -> None:
+    """Of the diagonal each head has a sample, and keys, of its own."""
+    graph = read(f"""
+    graph g {{
+      input %q: f32[4,4,1,8]
+      input %k: f32[4,2,20,8]
+      input %v: f32[4,2,20,8]
+      %a: f32[4,4,1,8] = {OPERATOR}(%q, %k, %v, enable_gqa=True)
+      %d: f32[1,8,4]{{8,1,40}} = aten.diagonal.default(%a, 0, 0, 1)
+      %p: f32[4,1,8]{{40,8,1}} = aten.permute.default(%d, [2, 0, 1])
+      %r: f32[4,1,8] = aten.mul.Tensor(%p, 2)
+      return %r
+    }}""")
+    check(graph, TILES)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize(
+    ("q", "k", "v"),
+    [
+        ((2, 32, 1, 1), (2, 2, 32, 16), (2, 2, 32, 16)),
+        ((2, 1, 1, 16), (2, 2, 32, 16), (2, 2, 32, 16)),
+        ((1, 1, 1, 1), (2, 2, 32, 16), (2, 2, 32, 16)),
+        ((2, 32, 1, 16), (2, 2, 1, 16), (2, 2, 32, 1)),
+        ((2, 32, 1, 16), (2, 2, 32, 1), (2, 2, 1, 16)),
+    ],
+)
+def test_what_a_body_expands_is_multiplied_whole(q: Any, k: Any, v: Any, dtype: str) -> None:
+    """Blocks that end where axes do, so that no mask depends on what the value does not."""
+    whole = {"q": (2, 32, 1, 16), "k": (2, 2, 32, 16), "v": (2, 2, 32, 16)}
+    lines = ["graph g {"]
+    for name, shape in (("q", q), ("k", k), ("v", v)):
+        lines.append(f"input %{name}: {dtype}[{','.join(map(str, shape))}]")
+    for name, shape in whole.items():
+        given = body("aten.expand.default", (torch.empty({"q": q, "k": k, "v": v}[name]), shape))
+        kind = given[0].nodes[0].type.text.partition("[")[2]
+        lines.append(f"%{name}e: {dtype}[{kind} = aten.expand.default(%{name}, {list(shape)})")
+    call = f"{OPERATOR}(%qe, %ke, %ve, enable_gqa=True)"
+    lines += [f"%r: {dtype}[2,32,1,16] = {call}", "return %r", "}"]
+    check(read("\n".join(lines)), TILES)
+
+
+def test_values_that_are_one_number_are_multiplied_whole() -> None:
+    graph = read(f"""
+    graph g {{
+      input %q: f16[1,2,16,16]
+      input %k: f16[1,2,32,16]
+      %v: f16[1,2,32,16] = aten.full.default([1, 2, 32, 16], 0.5, dtype=torch.float16)
+      %r: f16[1,2,16,16] = {OPERATOR}(%q, %k, %v)
+      return %r
+    }}""")
+    check(graph, TILES)
+
+
 def test_a_split_is_equal_to_the_bit_in_every_run() -> None:
     """Parts are put together in their order, whoever comes last, and the counter is 0 again."""
     q, k, v = heads(1, 2, 1, 16).half(), heads(1, 2, 90, 16).half(), heads(1, 2, 90, 16).half()

@@ -28,7 +28,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.tiles import AttentionTile
-from anabranch.kernels.dfg.expr import BufferLoad, Expr, all_parts
+from anabranch.kernels.dfg.expr import BufferLoad, Const, Expr, all_parts, free_axes
 from anabranch.kernels.dfg.index_expr import Axis, axes_of, axis
 from anabranch.kernels.dfg.simplify import bounded
 from anabranch.kernels.triton.attention_axes import (
@@ -139,6 +139,13 @@ class _AttentionProgram:
         return max(next_power(self.attention.n), LEAST_SIDE)
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Of the program's tiles along each axis."""
+        deep, places = max(next_power(self.attention.k), LEAST_SIDE), self.tile.places
+        along = {"deep": deep, "deep_down": deep, "place": places, "place_down": places}
+        return {"row": self.tile.rows, "col": self.cols, **along}
+
+    @property
     def natural(self) -> bool:
         """Whether scores are exponents of e, not of 2: a mask is added to them, and one that is as
         low as its dtype goes would be -inf in powers of two."""
@@ -217,7 +224,7 @@ def _write_walk(out: Emission, walk: _AttentionProgram) -> None:
     """What the queries make of all keys: `attended`."""
     tile = walk.tile
     out.expect(walk.block.query)
-    query = _factor(out, walk.block.query, walk)
+    query = _factor(out, walk.block.query, walk, "row", "deep")
     scope = out.inner({}, {})
     split = walk.share.split
     start = "start + " if walk.several or split > 1 else ""
@@ -227,8 +234,8 @@ def _write_walk(out: Emission, walk: _AttentionProgram) -> None:
     scope.let("place_down", f"{start}tl.arange(0, {tile.places})[:, None]")
     mask = walk.block.mask
     scope.expect(walk.block.key, walk.block.value, *([mask] if mask is not None else []))
-    key = _factor(scope, walk.block.key, walk)
-    value = _factor(scope, walk.block.value, walk)
+    key = _factor(scope, walk.block.key, walk, "deep_down", "place")
+    value = _factor(scope, walk.block.value, walk, "place_down", "col")
     _write_scores(scope, walk, query, key)
     if walk.several:
         _write_step(out, scope, walk, value)
@@ -301,9 +308,16 @@ def _write_results(out: Emission, walk: _AttentionProgram, axes: dict[str, Axis]
         out.store(store, within=within)
 
 
-def _factor(scope: Emission, expr: Expr, walk: _AttentionProgram) -> str:
-    """A factor of a product, in the type that it has in memory."""
+def _factor(scope: Emission, expr: Expr, walk: _AttentionProgram, down: str, across: str) -> str:
+    """A factor of a product, in the type that it has in memory, along these two axes: what is the
+    same at all places of one is repeated."""
     name, dtype = scope.value(expr), walk.attention.dtype
+    if not {dim.name for dim in free_axes(expr)} >= {down, across}:
+        shape = f"[{walk.sizes[down]}, {walk.sizes[across]}]"
+        whole = f"tl.broadcast_to({name}, {shape})"
+        if isinstance(expr, Const):
+            whole = f"tl.full({shape}, {name}, {DTYPES[dtype]})"
+        name = scope.assign("repeated", whole)
     if walk.tile.tf32:
         return scope.assign("factor", scope.call("nearest_tf32", name))
     return name if expr.dtype == dtype else scope.assign("factor", f"{name}.to({DTYPES[dtype]})")

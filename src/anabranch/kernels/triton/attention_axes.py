@@ -165,6 +165,8 @@ def _heads_that_share(call: LoweringCall, result: KernelVariable) -> Axis | None
     if mask is not None and len(mask.shape) > 2 and mask.shape[-3] > 1:
         return None
     axis = _alone(result.index[-3])
+    if axis in {other for index in result.index[:-3] for other in axes_of(index)}:
+        return None
     return axis if axis is not None and axis.extent == heads else None
 
 
