@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from benchmarks.layers import linear
 from tests.kernels.triton.bodies import body, gpu
 
+from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.text import parse_graph
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction import tiles
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
@@ -28,6 +33,27 @@ def layer(channels: int, size: int, filters: int, window: int) -> Contraction:
 def test_nearly_all_tiles_are_never_written(sizes: tuple[int, int, int, int]) -> None:
     found = layer(*sizes)
     assert len(chosen(found, gpu())) <= TRIED_TILES < 0.2 * len(ranked(found, gpu()))
+
+
+def test_the_first_tiles_are_of_all_kinds() -> None:
+    """Those that differ in stages alone come last, and what is added first in turn with others."""
+    plain, residual = tiles(linear(197, 384, 1536), gpu()), tiles(summing(197, 1536, 384), gpu())
+    assert len({(t.m, t.n, t.k, t.split, t.warps) for t in plain[:8]}) == 8
+    assert [tile.added_first for tile in residual[:6]] == [False, False, True] * 2
+    assert residual[2] == replace(residual[0], added_first=True)
+
+
+def summing(rows: int, depth: int, columns: int) -> Graph:
+    """A linear layer, and what is added to it."""
+    return parse_graph(f"""
+    graph summing {{
+      input %x: f16[{rows},{depth}]
+      input %z: f16[{rows},{columns}]
+      const %w: f16[{columns},{depth}] = w
+      %linear: f16[{rows},{columns}] = aten.linear.default(%x, %w)
+      %out: f16[{rows},{columns}] = aten.add.Tensor(%linear, %z)
+      return %out
+    }}""")
 
 
 @pytest.mark.parametrize("sizes", [(256, 14, 256, 3), (512, 28, 512, 3), (1024, 14, 256, 1)])

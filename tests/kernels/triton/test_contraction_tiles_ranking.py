@@ -49,6 +49,18 @@ def test_what_is_kept_has_one_of_the_fastest(record: PruningRecord, name: str) -
     assert judge(record, name).loss <= MOST_LOST
 
 
+@pytest.mark.parametrize(("first", "most"), [(2, 1.05), (4, 1.025), (8, 1.01)])
+def test_little_effort_has_one_of_the_fastest(first: int, most: float) -> None:
+    """In geometric mean over layers of which some of the first few tiles were timed."""
+    lost = []
+    for record, name in SEARCHES:
+        timed = record.searches[name].timed
+        few = [text_tile(tile) for tile in chosen(contraction(record, name), record.spec)[:first]]
+        if there := [us for text in few if isinstance(us := timed.get(text), float)]:
+            lost.append(min(there) / min(us for us in timed.values() if isinstance(us, float)))
+    assert len(lost) > 20 and statistics.geometric_mean(lost) < most
+
+
 def test_nearly_all_tiles_are_pruned() -> None:
     found = [judge(record, name) for record, name in SEARCHES]
     assert sum(one.kept for one in found) <= (1 - LEAST_PRUNED) * sum(one.tiles for one in found)

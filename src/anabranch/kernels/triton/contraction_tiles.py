@@ -105,10 +105,13 @@ def work_of(contraction: Contraction, tile: ContractionTile, spec: TargetSpec) -
 def chosen(
     contraction: Contraction, spec: TargetSpec, by_limit: bool = False
 ) -> list[ContractionTile]:
-    """The first of the ranking, but a few of those that are alike. `by_limit`: those that may come
-    nearest to the machine's peak, as DeepCuts prunes (section 4). How many it keeps is not known:
-    here as many as by time; of those that may come equally near, which it would all run, the ones
-    that the time ranks first."""
+    """The first of the ranking, but a few of those that are alike. Little effort tries only the
+    first few, so the first of each kind come before the second ones; and those that read what is
+    added first take turns with the others, one after each two of them.
+
+    `by_limit`: those that may come nearest to the machine's peak, in that order, as DeepCuts prunes
+    (section 4). How many it keeps is not known: here as many as by time; of those that may come
+    equally near, which it would all run, the ones that the time ranks first."""
     sizes = ContractionSizes.of(contraction)
     timed: Sequence[tuple[ContractionTile, float]] = _ranked(sizes, spec)
     if by_limit:
@@ -119,10 +122,15 @@ def chosen(
     walked = [] if by_limit else _persistent(contraction, sizes, spec)
     order = sorted([*timed, *walked], key=lambda pair: pair[1]) if walked else timed
     tiles = kept_of(tile for tile, _ in order)
+    if not by_limit:
+        first = kept_of(tiles, likes=1)
+        tiles = [*first, *(tile for tile in tiles if tile not in first)]
     if not contraction.added:
         return tiles
     whole = [tile for tile in tiles if tile.split == 1 and tile.ctas == 1]
-    return [*tiles, *(replace(tile, added_first=True) for tile in whole[:ADDED_FIRST])]
+    early = (replace(tile, added_first=True) for tile in whole[:ADDED_FIRST])
+    turns = itertools.zip_longest(tiles[::2], tiles[1::2], early)
+    return [tile for turn in turns for tile in turn if tile is not None]
 
 
 def least_us(contraction: Contraction, spec: TargetSpec) -> float | None:
