@@ -148,3 +148,26 @@ def test_one_size_alone_is_searched(tmp_path: Path) -> None:
     (entry,) = fast.entries
     assert entry.compilation is not None and entry.compilation.path is not None
     assert entry.compilation.path.beside == ()
+
+
+def test_a_size_that_was_told_is_searched_where_it_has_no_neighbours(tmp_path: Path) -> None:
+    """Neither the way nor the plan of a size between two others answers for it then."""
+    compiled(tmp_path)
+    fast = compiled(tmp_path, sizes=[32, 64])
+    (own,) = (entry for entry in fast.entries if entry.at == (32,))
+    assert own.compilation is not None and own.compilation.path is not None
+    assert own.compilation.path.beside == ()
+
+
+@pytest.mark.parametrize(("effort", "anew"), [("fast", True), ("max", False)])
+def test_plans_of_fewer_kernels_are_kept_apart(tmp_path: Path, effort: str, anew: bool) -> None:
+    """Where all is tried between sizes too, a plan is the same."""
+    rest: dict[str, Any] = {"effort": effort, "search": "none"}
+
+    def decided(sizes: list[int]) -> int:
+        fast = compiled(tmp_path, sizes=sizes, buckets=len(sizes), **rest)
+        return sum(event.where == "memory" and event.kind == "stage" for event in fast.trace.events)
+
+    assert decided([16, 32, 64]) == 3 and decided([16, 32, 64]) == 0
+    assert decided([32, 64]) == int(anew)
+    assert decided([16, 32, 64]) == 0

@@ -50,6 +50,7 @@ from anabranch.trace import Event, Trace
 from anabranch.tuning.build import BuiltPlan, fuse, launched, simplified_or_recalled, tuner_of
 from anabranch.tuning.job import Job, calling_of, example_of
 from anabranch.tuning.memory_limit import check_room, fits, takes, told
+from anabranch.tuning.tuner import BETWEEN_SIZES
 from anabranch.tuning.verify.calls import verify_calls
 from anabranch.tuning.verify.plan import WRONG_CAPTURE, verify, verify_capture
 from anabranch.tuning.verify.reference_runs import ReferenceRuns
@@ -324,4 +325,6 @@ def _plans(job: Job) -> PlanCache:
 
 
 def _plan_parts(job: Job, captured: Captured, graph: Graph) -> dict[str, str]:
-    return _plans(job).parts(graph, renamed(captured, graph), tuner_of(job).providers)
+    tuner = tuner_of(job)
+    parts = _plans(job).parts(graph, renamed(captured, graph), tuner.providers)
+    return parts | ({"the effort": BETWEEN_SIZES} if tuner.tries_fewer else {})

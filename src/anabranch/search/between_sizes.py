@@ -66,7 +66,7 @@ def told_by_neighbours(job: Job, graph: Graph) -> Path | None:
     """The path of a size between two that are searched, if both ended alike and it can be gone
     here; None where this size is to be searched itself."""
     among = job.among
-    if among is None or among.own or not _at_once(job):
+    if among is None or not job.between or not _at_once(job):
         return None
     keys = {amount: _key(job, graph, amount) for amount in (among.below, among.above)}
     searches = SEARCHED.get_many(job.cache, keys)

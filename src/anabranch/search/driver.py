@@ -46,6 +46,8 @@ def known_path(job: Job, graph: Graph) -> Path | None:
         return None
     asked = path_cache.key(graph, job.options, job.target)
     path = path_cache.find(job.cache, asked, graph)
+    if path is not None and path.beside and not job.between:
+        path = None  # what other sizes told is no answer where this one is to be searched
     if path is None:
         path = between_sizes.told_by_neighbours(job, graph)
         if path is not None:

@@ -101,8 +101,7 @@ class BuiltPlan:
 def tuner_of(job: Job, most: int = MOST_KERNELS) -> Tuner:
     """The tuner of the job; `most`: how many generated kernels are tried at once."""
     own = job.target, job.options, job.cache, job.deadline
-    between = job.among is not None and not job.among.own
-    return Tuner(*own, most, job.sandbox, job.late, between)
+    return Tuner(*own, most, job.sandbox, job.late, job.between)
 
 
 def simplified(job: Job, graph: Graph) -> Graph:

@@ -81,6 +81,11 @@ class Job:
         """Seconds since it began."""
         return time.monotonic() - self.begun
 
+    @property
+    def between(self) -> bool:
+        """Whether its size lies between two of the same model that are searched."""
+        return self.among is not None and not self.among.own
+
 
 def example_of(job: Job, captured: Captured) -> list[Tensor]:
     """The example as the graph's inputs, on the target's device: of states copies of what they

@@ -78,6 +78,9 @@ CUTS = (
 chains, and these with the light work that they can take in. All are tuned; wherever two differ the
 faster wins."""
 
+BETWEEN_SIZES = "between sizes"
+"""In keys of decisions: fewer kernels are tried than at a size that is searched."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tuner:
@@ -107,6 +110,11 @@ class Tuner:
         """How much is tried."""
         settings = EFFORTS[self.options.effort]
         return replace(settings, together=settings.between) if self.between else settings
+
+    @property
+    def tries_fewer(self) -> bool:
+        """Whether fewer kernels are tried than at a size that is searched."""
+        return self.effort != EFFORTS[self.options.effort]
 
     @property
     def shortlist(self) -> Shortlist:
@@ -295,7 +303,7 @@ class Tuner:
         own = name_of(self.target) + (f" cold {costs.cold.text}".rstrip() if costs.cold else "")
         if self.effort == EffortSettings():
             return own
-        between = " between sizes" if self.effort != EFFORTS[self.options.effort] else ""
+        between = f" {BETWEEN_SIZES}" if self.tries_fewer else ""
         return f"{own} effort {self.options.effort}{between}"
 
     def _settled(self, costs: Costs, sandboxed: SandboxClient) -> Callable[[], bool]:
