@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 import torch
 from tests.costs.conftest import H200, FakeRun, FakeTarget
 from tests.rewrite.graphs import read
@@ -126,3 +127,21 @@ def test_what_a_decoder_has_kept_is_read_by_turns(prepare: Any) -> None:
     assert [value.name for value in plan.tasks.inputs] == ["q"]
     assert [constant.name for constant in plan.tasks.constants] == ["keys", "values"]
     assert costs._key(task) != Measured(target, prepare, cold=Uncached())._key(task)
+
+
+def test_memory_that_states_do_not_get_leaves_an_estimate(
+    prepare: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("no memory is left")
+
+    monkeypatch.setattr("anabranch.costs.measured.random_tensor", full)
+    costs = Measured(Cold(spec=CACHED), prepare, cold=Uncached((KEPT,)))  # type: ignore[arg-type]
+    assert costs.task(Task("y", read(ATTENTION))).source == "estimated"
+
+
+def test_plans_in_a_row_have_copies_of_their_weights_alone(prepare: Any) -> None:
+    """Their states lie where calls find them."""
+    costs = Measured(Cold(spec=CACHED), prepare, cold=Uncached((KEPT,)))  # type: ignore[arg-type]
+    task = Task("y", read(ATTENTION))
+    assert costs._copies((task,), states=True) == 2 and costs._copies((task,)) == 1

@@ -261,6 +261,17 @@ class Measured:
         TIMINGS.put_many(self._cache, good)
 
     def _task_trial(self, task: Task) -> Trial:
+        schedule = Schedule("alone", (Launch(task.name, 0),))
+        estimate = self._fallback.task(task)
+        repeat, copies = _repeat(estimate), self._copies((task,), states=True)
+        return Trial(
+            task.name,
+            lambda: self._load(self._prepare(self._alone(task), schedule), repeat, copies),
+            lambda: estimate,
+        )
+
+    def _alone(self, task: Task) -> TaskGraph:
+        """The task as a graph, whose constants the states are that it reads."""
         body, outputs = task.body, tuple(map(Ref, dict.fromkeys(task.writes)))
         read = self._states_read(task)
         inputs = tuple(value for value in body.inputs if value not in read)
@@ -268,40 +279,27 @@ class Measured:
             Constant(name, kind, "drawn", random_tensor(kind, seed, self.target.device))
             for seed, (name, kind) in enumerate((value.name, value.type) for value in read)
         ]
-        alone = TaskGraph(task.name, inputs, (*body.constants, *drawn), (task,), (), outputs)
-        schedule = Schedule("alone", (Launch(task.name, 0),))
-        estimate = self._fallback.task(task)
-        repeat, copies = _repeat(estimate), self._copies((task,))
-        return Trial(
-            task.name,
-            lambda: self._load(self._prepare(alone, schedule), repeat, copies),
-            lambda: estimate,
-        )
+        return TaskGraph(task.name, inputs, (*body.constants, *drawn), (task,), (), outputs)
 
     def _key(self, task: Task) -> str:
-        copies = self._copies((task,))
-        read = "weights and states" if self._states_read(task) else "weights"
+        copies = self._copies((task,), states=True)
+        kinds = dict.fromkeys(value.type for value in self._states_read(task))
+        read = " ".join(["weights", *(f"and {kind.text}" for kind in kinds)])
         by_turns = f"task, {copies} copies of its {read} by turns, on one input"
         what = "task" if copies == 1 else by_turns
         return TIMINGS.key(self._machine, what, task_text(task))
 
-    def _copies(self, tasks: Sequence[Task]) -> int:
-        """Copies of the constants and states of tasks that are together twice as large as the
-        cache; one of those of which the cache keeps nothing, or of which only some rows are
-        read."""
-        read = {
-            value.name: value.type.nbytes
-            for task in tasks
-            for value in self._from_memory(task)
-            if not picks_rows(task.body)
-        }
+    def _copies(self, tasks: Sequence[Task], states: bool = False) -> int:
+        """Copies of the constants of tasks, and of `states` with them, that are together twice as
+        large as the cache; one of those of which the cache keeps nothing, or of which only some
+        rows are read."""
+        whole = [task for task in tasks if not picks_rows(task.body)]
+        read = {held.name: held.type.nbytes for task in whole for held in task.body.constants}
+        if states:
+            read |= {kept.name: kept.type.nbytes for t in whole for kept in self._states_read(t)}
         if not self.cold or not read or not isinstance(self.target, ColdLoader):
             return 1
         return min(COPIES, math.ceil(2 * self.target.spec.l2_bytes / max(1, sum(read.values()))))
-
-    def _from_memory(self, task: Task) -> list[Constant | Input]:
-        """What a task reads that is in no cache."""
-        return [*task.body.constants, *self._states_read(task)]
 
     def _states_read(self, task: Task) -> list[Input]:
         """Inputs of the type of a state that a task reads and does not write over."""
