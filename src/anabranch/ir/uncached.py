@@ -12,6 +12,7 @@ class Uncached:
     """All weights of a network, and values of the types of these states: a call reads more than a
     cache holds before it comes back to them. What reads them is timed so.
 
+    >>> import torch
     >>> Uncached((TensorType((8, 1024), torch.float16),)).text
     'states f16[8,1024]'
     """
