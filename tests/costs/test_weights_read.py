@@ -116,6 +116,30 @@ def test_states_of_some_size_stream_with_the_weights() -> None:
     assert uncached(decoder(256), CACHED) is None, "both together are as large as the cache"
 
 
+@pytest.mark.parametrize("dtype", ["f16", "i8"])
+def test_states_are_known_through_views_and_where_a_part_of_them_is_new(dtype: str) -> None:
+    """Tokens first where they are kept, heads first where they are read, repeated for a group."""
+    graph = read(f"""
+    graph g {{
+      input %at: i64[1]
+      input %now: {dtype}[1,1,8,64]
+      state %keys: {dtype}[1,4096,8,64] -> %new
+      %new: {dtype}[1,4096,8,64] = aten.index_copy.default(%keys, 1, %at, %now)
+      %heads: {dtype}[1,8,4096,64]{{2097152,64,512,1}} = aten.permute.default(%new, [0, 2, 1, 3])
+      %some: {dtype}[1,8,2048,64]{{2097152,64,512,1}} = aten.slice.Tensor(%heads, 2, 0, 2048)
+      %one: {dtype}[1,8,1,2048,64]{{2097152,64,64,512,1}} = aten.unsqueeze.default(%some, 2)
+      %all: {dtype}[1,8,4,2048,64]{{2097152,64,0,512,1}} = aten.expand.default(
+        %one, [1, 8, 4, 2048, 64])
+      %y: {dtype}[1,8,4,2048,64]{{4194304,524288,131072,64,1}} = aten.clone.default(%all)
+      return %y, %new
+    }}""")
+    seen = uncached(graph, CACHED)
+    assert seen is not None
+    assert {kind.shape for kind in seen.states} == {(1, 4096, 8, 64), (1, 8, 4096, 64)}, (
+        "copies of what is cut out or repeated would lie otherwise"
+    )
+
+
 def test_what_a_decoder_has_kept_is_read_by_turns(prepare: Any) -> None:
     """Keys and values of half the cache each: two copies; the query is the same."""
     target: Any = Cold(spec=CACHED)

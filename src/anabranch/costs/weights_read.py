@@ -11,11 +11,15 @@ does the work of both. So it is with what a decoder has kept of the tokens befor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+import torch
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Graph, Ref
+from anabranch.ir.graph import Graph, Ref, types
+from anabranch.ir.state import overwritten
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.types import TensorType
 from anabranch.ir.uncached import Uncached
 
 PICKING = frozenset(
@@ -32,13 +36,33 @@ def uncached(graph: Graph, spec: TargetSpec) -> Uncached | None:
     one is there when the next call reads it; None for all others, and on a machine whose cache
     nobody knows."""
     whole, held = set(_read_whole(graph)), {state.name for state in graph.states}
-    kinds = [value.type for value in graph.inputs if value.name in held]
-    states = {k for k in kinds if k.dtype.is_floating_point and k.nbytes >= LEAST_STATE}
+    states = {value.name: value.type for value in graph.inputs if value.name in held}
     read = sum(constant.type.nbytes for constant in graph.constants if constant.name in whole)
-    read += sum(kind.nbytes for kind in kinds)
+    read += sum(kind.nbytes for kind in states.values())
     if not 0 < TIMES_THE_CACHE * spec.l2_bytes < read:
         return None
-    return Uncached(tuple(sorted(states, key=lambda state: state.text)))
+    kinds = {kind for kind in _seen(graph, states) if _may_stream(kind)}
+    return Uncached(tuple(sorted(kinds, key=lambda kind: kind.text)))
+
+
+def _seen(graph: Graph, states: Mapping[str, TensorType]) -> Iterator[TensorType]:
+    """The types of states, and those of the views through which they are read, also once a node has
+    written a part of them: keys laid out tokens first are multiplied heads first."""
+    table, held = types(graph), set(states)
+    yield from states.values()
+    for node in graph.nodes:
+        source = node.uses[0] if ops.is_view(node, table) else overwritten(node)
+        if source in held:
+            held.update(node.results)
+            yield from node.types
+
+
+def _may_stream(kind: TensorType) -> bool:
+    """Whether a state of this type is timed as memory sends it: numbers, of some size, that lie side
+    by side, so that a copy of them lies the same."""
+    numbers = kind.dtype.is_floating_point or kind.dtype in (torch.int8, torch.uint8)
+    span = 1 + sum((n - 1) * step for n, step in zip(kind.shape, kind.strides, strict=True))
+    return numbers and kind.nbytes >= LEAST_STATE and span == kind.numel
 
 
 def picks_rows(body: Graph) -> bool:
