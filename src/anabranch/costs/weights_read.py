@@ -58,8 +58,8 @@ def _seen(graph: Graph, states: Mapping[str, TensorType]) -> Iterator[TensorType
 
 
 def _may_stream(kind: TensorType) -> bool:
-    """Whether a state of this type is timed as memory sends it: numbers, of some size, that lie side
-    by side, so that a copy of them lies the same."""
+    """Whether a state of this type is timed as memory sends it: numbers, of some size, that lie
+    side by side, so that a copy of them lies the same."""
     numbers = kind.dtype.is_floating_point or kind.dtype in (torch.int8, torch.uint8)
     span = 1 + sum((n - 1) * step for n, step in zip(kind.shape, kind.strides, strict=True))
     return numbers and kind.nbytes >= LEAST_STATE and span == kind.numel
