@@ -64,8 +64,7 @@ def late_and_killed(here: WorkerPlace, model: Any, one: Any, options: Any, aroun
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("count", [1, 2, 8])
-@pytest.mark.parametrize("held", ["local", "ray"])
+@pytest.mark.parametrize("held, count", [("local", 1), ("local", 2), ("local", 8), ("ray", 2)])
 def test_plans_are_those_of_one_process_whatever_becomes_of_workers(
     held: str,
     count: int,
