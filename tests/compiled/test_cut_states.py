@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import anabranch
-from anabranch.compiled import cut_plans
+from anabranch.compiled import cut_path, cut_plans
 from anabranch.compiled.cuts import CutModel
 from anabranch.errors import CaptureError, InputError, NumericsError
 
@@ -522,3 +522,47 @@ def test_the_average_of_all_batches_is_one_way() -> None:
             ours = fast.state_dict()[f"norm.{name}"]
             torch.testing.assert_close(ours, model.norm.get_buffer(name))
     assert not fast.unseen_calls
+
+
+class Centered(nn.Module):
+    """The second norm averages what the first has made zero on average, up to rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.first = nn.Linear(8, 8), nn.BatchNorm1d(8, momentum=None)
+        self.second = nn.BatchNorm1d(8, affine=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.second(self.first(self.layer(x)))
+        return y * y.max().item()
+
+
+def centered() -> Centered:
+    torch.manual_seed(0)
+    model = Centered().eval()
+    model.first.train(), model.second.train()
+    return model
+
+
+def test_a_state_of_nothing_but_rounding_may_be_another() -> None:
+    model, x = centered(), torch.randn(64, 8)
+    fast = anabranch.compile(copy.deepcopy(model), (x,), target="cpu", **QUICK)
+    assert isinstance(fast, CutModel)
+    for _ in range(4):
+        x = torch.randn(64, 8)
+        torch.testing.assert_close(fast(x), model(x))
+        ours, mean = fast.state_dict()["second.running_mean"], model.second.running_mean
+        assert mean is not None and mean.abs().max() < 1e-7
+        torch.testing.assert_close(ours, mean, rtol=0, atol=1e-7)
+
+
+def test_a_state_that_is_off_by_more_than_rounding_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def otherwise(trace: Any, path: Any, values: Any, *rest: Any) -> None:
+        (name,) = (n for n, state in trace.states.items() if state == "second.running_mean")
+        cut_path.compare(trace, path, {**values, name: values[name] + 1e-5}, *rest)
+
+    monkeypatch.setattr(cut_plans, "compare", otherwise)
+    with pytest.raises(NumericsError, match=r"second\.running_mean has the relative error"):
+        anabranch.compile(centered(), (torch.randn(64, 8),), target="cpu", **QUICK)

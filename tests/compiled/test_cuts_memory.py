@@ -103,8 +103,8 @@ def test_what_is_written_to_inputs_is_compared_with_what_the_model_writes(
 
     compiled(model, torch.randn(4, 4))
 
-    def otherwise(trace: Any, results: Any, states: Any, tensors: Sequence[Tensor]) -> None:
-        cut_path.compare(trace, results, states, [tensor + 1 for tensor in tensors])
+    def otherwise(trace: Any, path: Any, values: Any, tensors: Sequence[Tensor], m: Any) -> None:
+        cut_path.compare(trace, path, values, [tensor + 1 for tensor in tensors], m)
 
     monkeypatch.setattr(cut_plans, "compare", otherwise)
     with pytest.raises(NumericsError, match="the input x has the relative error"):

@@ -244,6 +244,12 @@ def causal(x: torch.Tensor) -> torch.Tensor:
     return (scores + hidden).softmax(-1) @ x
 
 
+def triangular(x: torch.Tensor) -> torch.Tensor:
+    """By a mask that is False above the diagonal."""
+    seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=seen)
+
+
 def counted(x: torch.Tensor) -> torch.Tensor:
     """By row numbers, as transformers does, with positions."""
     rows = torch.arange(x.shape[1])
@@ -284,7 +290,7 @@ WEIGHING = nn.MultiheadAttention(6, 2, batch_first=True).eval()
 """By operators, for its weights are a result, too."""
 SEQUENCES: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
     (lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), (X,)),
-    *((causal, (X,)), (counted, (X,))),
+    *((causal, (X,)), (counted, (X,)), (triangular, (X,))),
     (lambda x: F.conv1d(x.mT, WINDOW, padding=1).mT * F.conv1d(x.mT, WINDOW[..., :1]).mT, (X,)),
     *((masked, (X, MASK)), (hidden, (X, MASK)), (both, (X, MASK)), (looked_up, (X, MASK))),
     (lambda x: LAST(x.transpose(0, 1))[0], (X,)),
@@ -407,6 +413,17 @@ def test_indices_that_may_lie_outside_in_padding(number: int) -> None:
 def test_a_call_has_the_rows_that_are_picked() -> None:
     assert sequence(lambda x: x[:, 2], (X,)).least == 3
     assert sequence(lambda x: x[:, :2] + 1, (X,)).least == 2
+
+
+def test_parts_of_rows_that_lie_side_by_side() -> None:
+    def pairs(x: torch.Tensor) -> Any:
+        y = x.flatten(0, 1)
+        return y[::2], y[3::4] * y[::4], y[1::2].relu()[1::2]
+
+    check(pairs, proof(pairs, X), [[(0, 1, 1)]], X)
+    for leaking in (lambda x: x.flatten(0, 1)[5::4], lambda x: x.flatten(0, 1)[::3]):
+        with pytest.raises(UnprovenError):
+            proof(leaking, X)
 
 
 def test_images() -> None:

@@ -8,6 +8,7 @@ raises `Unseen` where the call goes another way than the example did.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,12 +21,11 @@ from anabranch.errors import AnabranchError, InputError, NumericsError
 from anabranch.frontend.cut_checks import Cut, Unseen
 from anabranch.frontend.cut_sections import CutStep, writes_last
 from anabranch.frontend.cut_trace import CutTrace
-from anabranch.frontend.operators import has_random
 from anabranch.frontend.structure import same_literal
 from anabranch.ir.ambient import without_autocast
 from anabranch.ir.key import digest_tensor
 from anabranch.ir.protocols import Cost
-from anabranch.ir.tolerances import relative_error
+from anabranch.ir.tolerances import PLAIN_ERRORS, relative_error, unit
 from anabranch.tuning.verify.plan import EAGER_TOLERANCE
 
 CutValues = dict[str, Any]
@@ -220,26 +220,55 @@ def same(first: CutPath, other: CutPath) -> bool:
 
 
 def compare(
-    trace: CutTrace, ours: Sequence[Any], states: Mapping[str, Tensor], inputs: Sequence[Tensor]
+    trace: CutTrace,
+    path: CutPath,
+    values: Mapping[str, Any],
+    inputs: Sequence[Tensor],
+    moved: Callable[[], Sequence[Mapping[str, Any]]],
 ) -> None:
     """NumericsError where the trace, operator by operator, does not compute what the model did, or
-    leaves something else in `states`, by the model's names, or in the tensors of the call."""
-    if any(has_random(node) for node in trace.graph.nodes):
+    leaves something else in states, or in the tensors of the call. `values`: those of the trace by
+    name, states as they were left among them; `moved`: the same of runs a rounding away, asked for
+    where a value is off by more than its size explains."""
+    if path.draws:
         return
     theirs, tree = pytree.tree_flatten(trace.results)
     wrong = "" if tree == trace.out_tree else "the results have another structure"
+    states = {state: name for name, state in trace.states.items()}
     lost = sorted(trace.left.keys() - states.keys())
     wrong = wrong or (f"it writes to {lost[0]}, and the trace does not" if lost else "")
-    for name, left in trace.left.items():
-        wrong = wrong or _differs(f"the state {name}", states[name], left)
+    runs: list[Sequence[Mapping[str, Any]]] = []
+
+    def spread(name: str) -> float:
+        """How far the values of runs lie apart, as a norm; 0 where they say nothing."""
+        if not runs:
+            runs.append(moved())
+        near = [run[name] for run in runs[0] if isinstance(run.get(name), Tensor)]
+        offs = [_off(x, near[0]) for x in near[1:] if x.shape == near[0].shape]
+        return max((off for off in offs if math.isfinite(off)), default=0.0)
+
+    def differs(what: str, name: str | None, mine: Tensor, own: Tensor) -> str:
+        if mine.shape != own.shape or mine.dtype != own.dtype:
+            return f"{what} has another shape or dtype"
+        error = relative_error(mine, own)
+        if error <= EAGER_TOLERANCE.get(own.dtype, 0.0):
+            return ""
+        if name is not None and _off(mine, own) <= PLAIN_ERRORS * spread(name):
+            return ""
+        return f"{what} has the relative error {error:.2e}"
+
+    for state, left in trace.left.items():
+        if not wrong:
+            wrong = differs(f"the state {state}", states[state], values[states[state]], left)
     for name, mine, own in zip(trace.inputs, inputs, trace.left_inputs, strict=False):
-        wrong = wrong or _differs(f"the input {name}", mine, own)
-    for number, (mine, own) in enumerate(zip(ours, theirs, strict=False)):
+        wrong = wrong or differs(f"the input {name}", name, mine, own)
+    results = zip(path.leaves, path.results(values), theirs, strict=False)
+    for number, ((leaf, _), mine, own) in enumerate(results):
         if not isinstance(own, Tensor):
             alike = same_literal(mine, own)
             wrong = wrong or ("" if alike else f"result {number} is {mine!r}, and not {own!r}")
             continue
-        wrong = wrong or _differs(f"result {number}", mine, own)
+        wrong = wrong or differs(f"result {number}", leaf, mine, own)
     if wrong:
         raise NumericsError(
             f"the model that was cut computes something else than the model: {wrong}",
@@ -248,12 +277,9 @@ def compare(
         )
 
 
-def _differs(what: str, mine: Tensor, own: Tensor) -> str:
-    if mine.shape != own.shape or mine.dtype != own.dtype:
-        return f"{what} has another shape or dtype"
-    error = relative_error(mine, own)
-    close = error <= EAGER_TOLERANCE.get(own.dtype, 0.0)
-    return "" if close else f"{what} has the relative error {error:.2e}"
+def _off(mine: Tensor, own: Tensor) -> float:
+    """How far one lies from the other, as a norm."""
+    return relative_error(mine, own) * unit(own)
 
 
 def path_facts(path: CutPath) -> dict[str, Any]:

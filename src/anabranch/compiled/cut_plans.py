@@ -26,6 +26,7 @@ from anabranch.compiled.cut_path import (
     last_reads,
     leaves_of,
 )
+from anabranch.compiled.cut_rounding import moved_runs, stored
 from anabranch.compiled.entry import Entry
 from anabranch.compiled.layouts import relaid
 from anabranch.compiled.memory import MemoryUse, memory_of
@@ -74,7 +75,7 @@ class _EagerSection(Holder):
 
     def __call__(self, *values: Any) -> Any:
         step, places = self._step, self._places
-        return _stored(step, step.module.forward(*self._weights, *values, *places.values()), places)
+        return stored(step, step.module.forward(*self._weights, *values, *places.values()), places)
 
 
 class Sections:
@@ -151,7 +152,7 @@ class Sections:
                     self._hold(trace.weights[name], value, shared())
                 own_constants(step.module)
             ready = self._ready(step, section, beside)
-            values.update(zip(step.gives, _stored(step, results, states), strict=True))
+            values.update(zip(step.gives, stored(step, results, states), strict=True))
             run_steps.append(replace(ready, cost=self._timed(ready, inputs), last=last))
         self.share_arena()
         told = trace.inputs, trace.states, tuple(run_steps), leaves, trace.out_tree, trace.cuts
@@ -160,7 +161,7 @@ class Sections:
         numbers = trace.written_inputs, next(writing, -1)
         path = CutPath(*told, draws, *numbers)
         if self.options.verify:
-            compare(trace, path.results(values), states, tensors)
+            compare(trace, path, values, tensors, lambda: moved_runs(trace, steps, state))
         _put_back(trace, states, state, tensors)
         self.read.update(trace.weights[name] for step in steps for name in step.weights)
         for cut in trace.cuts:
@@ -318,19 +319,6 @@ class Sections:
             if storage.data_ptr() not in plans
         }
         return replace(memory_use, weights=memory_use.weights + sum(own.values()))
-
-
-def _stored(step: CutStep, results: Sequence[Any], places: Mapping[str, Tensor]) -> Sequence[Any]:
-    """The values that a step gives. Its other results are in the places of the states that it
-    writes by then; views of what these were are copies."""
-    values = results[: len(step.gives)]
-    if not step.news:
-        return values
-    written = {places[step.states[name]].untyped_storage().data_ptr() for name in step.news}
-    values = [x.clone() if x.untyped_storage().data_ptr() in written else x for x in values]
-    for name, new in zip(step.news, results[len(values) :], strict=True):
-        places[step.states[name]].copy_(new)
-    return values
 
 
 def _put_back(

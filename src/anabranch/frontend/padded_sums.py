@@ -15,6 +15,7 @@ multiplied by 0 is taken to be finite.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -150,8 +151,14 @@ def select(call: PaddedCall, rows: PaddedAxis) -> Along:
 
 
 def sliced(call: PaddedCall, rows: PaddedAxis) -> Along:
-    """Rows counted from the first one, as many whatever there are."""
+    """Rows counted from the first one, as many whatever there are; or a part of each row."""
     start, end = call.arguments.get("start") or 0, call.arguments.get("end")
+    step = call.arguments.get("step", 1)
+    if isinstance(start, int) and isinstance(step, int) and (end is None or end == sys.maxsize):
+        if rows.outer != 1 or rows.inner % step or not 0 <= start < step:
+            raise MixedRowsError("it picks rows counted from the last one")
+        part = replace(rows, inner=rows.inner // step, counts=None, copied=False)
+        return Along(part)
     counted = isinstance(start, int) and isinstance(end, int) and 0 <= start < end
     if not counted or rows.outer != 1:
         raise MixedRowsError("it picks rows counted from the last one")

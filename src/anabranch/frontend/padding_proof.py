@@ -420,6 +420,8 @@ class _PaddingWalk:
             self.spoiled.update(node.results[i] for i in along.spoiled if i < len(node.results))
             if along.axis is not None:
                 axis = replace(along.axis, copied=along.axis.copied and not by_axis)
+                if axis.fill is not None and node.types[0].dtype == torch.bool:
+                    axis = replace(axis, fill=bool(axis.fill))
                 by_axis.setdefault(axis.axis, []).append(axis)
 
     def _hide(
