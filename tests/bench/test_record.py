@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,9 @@ import pytest
 from tests.bench.small import BRANCHING, SMALL
 
 from anabranch import api
-from anabranch.bench.record import considered, kernel_facts, networks, record
+from anabranch.bench.record import considered, fact, kernel_facts, networks, record
 from anabranch.costs.recorded import (
+    KernelFact,
     Profile,
     Recorded,
     Timing,
@@ -22,8 +24,9 @@ from anabranch.costs.recorded import (
 )
 from anabranch.costs.roofline import Roofline
 from anabranch.errors import CaptureError, OptionError
+from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Probe
-from anabranch.ir.task import Resources, TaskGraph
+from anabranch.ir.task import Kernel, Resources, TaskGraph
 from anabranch.models.load import load_model
 from anabranch.trace import Trace
 from anabranch.tuning.decisions import Candidate
@@ -98,6 +101,21 @@ def test_what_kernels_take_is_recorded_where_they_are_timed() -> None:
         assert facts[kernel_key(first.kernel)].resources == Resources(1, 32, 8, 16)
         assert facts[kernel_key(second.kernel)].resources == Resources(1, 32, 8, 64)
     assert len(asked) == 2 and asked[1] == {"second"}
+
+
+def test_what_is_estimated_of_a_kernel_is_no_record() -> None:
+    kernel = Kernel("triton", "rows", Graph("g", (), (), (), ()))
+    taken = Resources(1, 32, 8, 16)
+    kept = fact(kernel, Probe(64, 0, 2, taken))
+    assert kept == KernelFact(workspace=64, launches=2, resources=taken)
+    assert json.loads(kept.model_dump_json())["resources"] == {
+        "ctas": 1,
+        "threads": 32,
+        "registers": 8,
+        "shared": 16,
+    }
+    guess = replace(taken, estimated=True)
+    assert fact(kernel, Probe(64, 0, 2, guess)).resources is None
 
 
 def test_the_graph_that_a_search_finds_has_its_kernels_too(first: Profile) -> None:

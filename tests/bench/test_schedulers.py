@@ -350,25 +350,34 @@ def test_a_scheduler_with_options_searches_apart(
 
 
 def test_what_plans_make_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the simulated GPU as forecast, where it is known what kernels take: side by side they keep
-    more of it busy."""
-    taken = Resources(33, 128, 32, 0)
+    """On the simulated GPU as forecast: side by side kernels keep more of it busy. What those that
+    nobody ran take is estimated and called so, what a GPU told of is not."""
+    told = Resources(33, 128, 32, 0)
+    by_estimates: list[Utilisation] = []
 
     def known(target: Target, plan: Plan, costs: Costs, us: float) -> Utilisation | None:
-        assert utilisation_of(target, plan, costs, us) is None
-        tasks = [
-            replace(task, kernel=replace(task.kernel, resources=taken))
-            for task in plan.tasks.tasks
-            if task.kernel is not None
-        ]
-        plan = replace(plan, tasks=replace(plan.tasks, tasks=tuple(tasks)))
-        return utilisation_of(target, plan, costs, us)
+        kernels = [task.kernel for task in plan.tasks.tasks if task.kernel is not None]
+        tile = Resources(8, 32, 32, 0, estimated=True)  # rows:1x8.w1: a CTA a result
+        assert [kernel.resources for kernel in kernels] == [tile] * 3
+        used = utilisation_of(target, plan, costs, us)
+        assert used is not None and (used.estimated, used.unknown) == (3, 0)
+        by_estimates.append(used)
+        tasks = tuple(
+            replace(task, kernel=replace(kernel, resources=told))
+            for task, kernel in zip(plan.tasks.tasks, kernels, strict=True)
+        )
+        return utilisation_of(
+            target, replace(plan, tasks=replace(plan.tasks, tasks=tasks)), costs, us
+        )
 
     monkeypatch.setattr(schedulers, "utilisation_of", known)
     names = ("sequential", "nimble")
     matrix = ScheduleMatrix((SMALL,), names, target="sim:h200", dtypes=("fp16",), utilisation=True)
     plain, nimble = (row["utilisation"] for row in json.loads(json.dumps(run(matrix)))["rows"])
     assert plain["how"] == nimble["how"] == FORECAST
+    assert plain["estimated"] == nimble["estimated"] == 0
+    assert [by_estimates[0].warps, by_estimates[0].sm_efficiency] == pytest.approx([8, 8 / 132])
+    assert by_estimates[0].sm_efficiency < by_estimates[1].sm_efficiency
     assert 0 < plain["sm_efficiency"] < nimble["sm_efficiency"] <= 1
     assert 0 < plain["warps"] < nimble["warps"] and plain["overlap"] == 0
     assert len(plain["warps_over_time"]) == STEPS

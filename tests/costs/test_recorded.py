@@ -208,6 +208,27 @@ def test_probes_by_kernel(make: Any, profile: Profile) -> None:
     assert Recorded(profile).probe(make.graph(a, other)) == {"a": probe}
 
 
+def test_what_no_record_says_of_a_kernel_is_expected(make: Any, profile: Profile) -> None:
+    """A record comes first; one without resources keeps its bytes."""
+    known, unknown, library = (
+        make.relu(n, width=w, ctas=4) for n, w in (("a", 8), ("b", 9), ("c", 7))
+    )
+    half = make.relu("d", width=10, ctas=4)
+    facts = {**profile.kernels, kernel_key(half.kernel): KernelFact(workspace=32)}
+    takes = Resources(98, 256, 40, 1024)
+
+    def expected(kernel: Kernel, spec: Any) -> Resources | None:
+        assert spec == make.spec
+        return None if kernel == library.kernel else takes
+
+    costs = Recorded(profile.model_copy(update={"kernels": facts}), expected=expected)
+    assert costs.probe(make.graph(known, unknown, library, half)) == {
+        "a": Probe(64, 0, 1, Resources(1, 2, 3, 4)),
+        "b": Probe(unknown.kernel.workspace, 0, 1, takes),
+        "d": Probe(32, 0, 1, takes),
+    }
+
+
 def test_what_a_kernel_takes_is_known_whatever_its_code(make: Any) -> None:
     """As its time is; profiles of before that have keys of the code, too."""
     task = make.relu("a", ctas=4)

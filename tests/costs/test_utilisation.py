@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +37,15 @@ def test_kernels_one_after_another() -> None:
     assert len(used.warps_over_time) == STEPS
     assert used.warps_over_time[0] == 20 and used.sm_efficiency_over_time[-1] == 0
     assert sum(used.warps_over_time) / STEPS == pytest.approx(used.warps, rel=1e-3)
+
+
+def test_what_is_estimated_is_counted() -> None:
+    guess = replace(SMALL, estimated=True)
+    spans = [KernelSpan("a", 0.0, 10.0, guess, True), KernelSpan("b", 10.0, 20.0, TURNS, False)]
+    used = utilisation(spans, SPEC, "by hand")
+    assert used is not None and (used.unknown, used.estimated) == (0, 1)
+    known = utilisation([replace(spans[0], resources=SMALL), spans[1]], SPEC, "by hand")
+    assert known is not None and known == replace(used, estimated=0)
 
 
 def test_what_comes_later_takes_what_is_left() -> None:

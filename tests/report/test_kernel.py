@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from anabranch.errors import OptionError
-from anabranch.ir.task import Kernel
+from anabranch.ir.task import Kernel, Resources
 from anabranch.kernels.triton.codegen import variants
 from anabranch.report.kernel import NAMED, REPLACED, kernel_facts, kernel_text, task_named
 from anabranch.report.lines import cut
@@ -74,6 +74,16 @@ def test_a_generated_kernel_has_a_limit_and_a_launch_shape_before_it_ever_ran(
     text = kernel_text(told)
     assert f"of peak (memory {limit['memory']:.2f}" in text
     assert "registers and shared memory are known where it has run" in text
+    for estimated, said in (
+        (False, "16.0 KiB of shared memory a CTA;"),
+        (True, "CTA, both estimated;"),
+    ):
+        taken = Resources(7, 128, 96, 16384, estimated)
+        known = replace(kernel, resources=taken)
+        tasks = tuple(replace(t, kernel=known) if t.name == "a" else t for t in plan.tasks.tasks)
+        of = kernel_facts(replace(plan, tasks=replace(plan.tasks, tasks=tasks)), "a", None)
+        assert of["kernel"]["resources_estimated"] is estimated
+        assert said in " ".join(kernel_text(of).split())
     won = next(one for one in given["candidates"]["a"] if one.verdict.chosen)
     why = {one["why_not"] for one in told["candidates"] if one["kernel"].startswith("cudnn")}
     assert won.kernel.provider == "cudnn" and REPLACED in why

@@ -13,7 +13,8 @@ from anabranch.ir.protocols import Cost, Limits
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.schedule import SCHEDULERS
-from anabranch.schedule.task_weights import demand, shares, times
+from anabranch.schedule.task_weights import demand, shares, tell_unknown, times
+from anabranch.trace import Trace
 
 SPEC = TargetSpec("cuda", "small", sms=2)
 
@@ -41,6 +42,23 @@ def test_unknown_resources(task: Task, diamond: Dag, tasks_of: Callable[[Dag], T
     tasks = tasks_of(diamond)
     unknown = replace(tasks, tasks=tuple(_with(task, None) for task in tasks.tasks))
     assert shares(unknown, SPEC) == [4 / 4096] * 4
+
+
+def test_of_how_many_kernels_it_is_estimated_what_they_take(
+    diamond: Dag, tasks_of: Callable[[Dag], TaskGraph]
+) -> None:
+    tasks, known = tasks_of(diamond), Resources(4, 256, 32, 0)
+    each = (known, replace(known, estimated=True), replace(known, estimated=True), None)
+    mixed = tuple(_with(task, taken) for task, taken in zip(tasks.tasks, each, strict=True))
+    trace = Trace()
+    tell_unknown("opara", replace(tasks, tasks=mixed), trace)
+    assert [(event.kind, event.why) for event in trace.events] == [
+        ("chosen", "what 2 of 4 kernels take is estimated"),
+        ("refused", "what 1 of 4 kernels take is not known: first come, first served"),
+    ]
+    trace = Trace()
+    tell_unknown("opara", replace(tasks, tasks=tuple(_with(t, known) for t in mixed)), trace)
+    assert not trace.events
 
 
 def test_only_contractions_compute(task: Task) -> None:

@@ -12,7 +12,9 @@ import torch
 import anabranch
 from anabranch.bench.machine import machine
 from anabranch.costs import Recorded
-from anabranch.costs.recorded import Profile, save_profile
+from anabranch.costs.recorded import Profile, find_probe, save_profile
+from anabranch.ir.task import GENERATED
+from anabranch.kernels.expected_resources import expected_resources
 from anabranch.models.zoo import ZOO
 from anabranch.targets import resolve
 from anabranch.targets.sim import SimTarget, open_sim
@@ -65,6 +67,32 @@ def test_a_recorded_network_is_planned_from_records(name: str, ms: float) -> Non
     by_name = {schedule.scheduler: cost for schedule, cost in made.compiled.schedules}
     assert by_name["critical"].us < by_name["sequential"].us
     assert made.plan.peak_bytes <= 1.25 * made.compiled.sequential.peak_bytes
+
+
+@SQUEEZENET
+def test_a_kernel_is_expected_to_have_the_ctas_that_a_gpu_said() -> None:
+    """And the threads, of all kernels that were asked for; registers are a guess."""
+    target = open_sim("h200", tf32=False)
+    made = recorded("squeezenet").entries[0].compilation
+    assert made is not None
+    compared = 0
+    for task in made.plan.tasks.tasks:
+        assert task.kernel is not None
+        told = find_probe(target.profile, task.kernel)
+        said = expected_resources(task.kernel, target.spec)
+        if told is not None and told.resources is not None and said is not None:
+            assert (said.ctas, said.threads) == (told.resources.ctas, told.resources.threads)
+            assert said.estimated and not told.resources.estimated
+            compared += 1
+    assert compared >= 10
+
+
+def test_kernels_that_nobody_ran_have_the_resources_that_are_expected() -> None:
+    made = planned("inception_v3", "tiny", scheduler="sequential").entries[0].compilation
+    assert made is not None
+    kernels = [task.kernel for task in made.plan.tasks.tasks if task.kernel is not None]
+    generated = [kernel for kernel in kernels if kernel.provider == GENERATED]
+    assert generated and all(kernel.resources is not None for kernel in generated)
 
 
 def test_an_unrolled_recurrence_is_a_launch_a_layer_even_where_no_record_has_it(

@@ -38,7 +38,7 @@ from anabranch.deadline import TIME
 from anabranch.errors import OptionError
 from anabranch.ir.protocols import Cost, Costs, Probe
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import GENERATED, Kernel, Task
+from anabranch.ir.task import GENERATED, Kernel, Resources, Task
 from anabranch.ir.text import text_kernel
 from anabranch.kernels import ALL
 from anabranch.memory import pack
@@ -166,8 +166,13 @@ def fact(kernel: Kernel, probe: Probe) -> KernelFact:
         workspace=probe.workspace,
         temporary=probe.temporary,
         launches=probe.launches or kernel.launches,
-        resources=probe.resources,
+        resources=told(probe.resources),
     )
+
+
+def told(resources: Resources | None) -> Resources | None:
+    """What a profile keeps of them: what a compiler or a GPU said, and no estimate."""
+    return None if resources is None or resources.estimated else resources
 
 
 def extended(
@@ -210,7 +215,7 @@ def extended(
                 workspace=kernel.workspace,
                 temporary=kernel.temporary,
                 launches=kernel.launches,
-                resources=kernel.resources,
+                resources=told(kernel.resources),
             )
     return profile.model_copy(
         update={

@@ -11,12 +11,12 @@ and what kernels took of the machine. What it does not hold is estimated, and sa
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer
 
 from anabranch.cache.whole_file import whole_file
 from anabranch.costs.estimate_correction import Corrected
@@ -58,6 +58,13 @@ class KernelFact(_ProfileModel):
     temporary: int = Field(default=0, ge=0, le=MOST_BYTES)
     launches: int = Field(default=1, ge=0, le=MOST_LAUNCHES)
     resources: Resources | None = None
+
+    @field_serializer("resources")
+    def _written(self, resources: Resources | None) -> dict[str, int] | None:
+        """Without `estimated`: a profile keeps what a compiler or a GPU told."""
+        if resources is None:
+            return None
+        return {name: n for name, n in asdict(resources).items() if name != "estimated" or n}
 
 
 class Provenance(_ProfileModel):
@@ -181,18 +188,28 @@ class Estimates(Protocol):
         """Microseconds that it takes at most in nine of ten cases; infinite where nobody knows."""
 
 
+ExpectedResources = Callable[[Kernel, TargetSpec], Resources | None]
+"""What a kernel is expected to take of such a machine; None where nobody can tell."""
+
+
 class Recorded:
     """Costs of the profile's machine. `spec`, if given, is that machine with other switches (tf32);
-    `fallback` answers for tasks that are not in the profile."""
+    `fallback` answers for tasks that are not in the profile, `expected` for the resources of
+    kernels that it lacks."""
 
     settled = True
     cold = None
 
     def __init__(
-        self, profile: Profile, fallback: Estimates | None = None, spec: TargetSpec | None = None
+        self,
+        profile: Profile,
+        fallback: Estimates | None = None,
+        spec: TargetSpec | None = None,
+        expected: ExpectedResources | None = None,
     ) -> None:
         self.profile = profile
         self.spec = spec or profile.spec
+        self._expected = expected
         self._fallback = fallback or Roofline(self.spec)
         self._keys = Memo(lambda task: timing_key(task, self.spec.tf32))
         self._timings = Memo(
@@ -230,13 +247,23 @@ class Recorded:
         return comparable(tasks, [self.task(task) for task in tasks], self._fallback.most)
 
     def probe(self, tasks: TaskGraph) -> dict[str, Probe]:
-        """For tasks whose kernels the profile knows what they allocate and launch, by task name."""
+        """For tasks whose kernels the profile knows what they allocate and launch, by task name;
+        for others the resources that they are expected to take, where somebody can tell."""
         probes = {
-            task.name: find_probe(self.profile, task.kernel)
-            for task in tasks.tasks
-            if task.kernel is not None
+            task.name: self._probe(task.kernel) for task in tasks.tasks if task.kernel is not None
         }
         return {name: probe for name, probe in probes.items() if probe is not None}
+
+    def _probe(self, kernel: Kernel) -> Probe | None:
+        probe = find_probe(self.profile, kernel)
+        if self._expected is None or (probe is not None and probe.resources is not None):
+            return probe
+        expected = self._expected(kernel, self.spec)
+        if probe is not None:
+            return replace(probe, resources=expected)
+        if expected is None:
+            return None
+        return Probe(kernel.workspace, kernel.temporary, kernel.launches, expected)
 
     def schedule(self, tasks: TaskGraph, schedule: Schedule) -> Cost:
         """Simulated; "recorded" only if the profile holds every task."""

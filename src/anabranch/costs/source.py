@@ -33,7 +33,8 @@ def costs_of(
     `Measured`."""
     profile = getattr(target, "profile", None)
     if isinstance(profile, Profile):
-        return Recorded(profile, getattr(target, "estimates", None), target.spec)
+        estimates = getattr(target, "estimates", None)
+        return Recorded(profile, estimates, target.spec, getattr(target, "expected", None))
     return Measured(target, prepare, cache, trace, until, each, packing=packing, cold=cold)
 
 

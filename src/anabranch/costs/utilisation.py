@@ -39,7 +39,8 @@ class Utilisation:
     warps in the mean over it, `warps_share` of the most that the GPU holds; `sm_efficiency`: the
     part of multiprocessors with a CTA, in the mean; `overlap`: the part of the time in which
     kernels bound by arithmetic and by memory both run; `unknown`: kernels, copies and fills of
-    which nobody knows what they take. The last two are in steps of `step_us`."""
+    which nobody knows what they take; `estimated`: those of which it is estimated, that no compiler
+    and no GPU told of. The last two are in steps of `step_us`."""
 
     how: str
     us: float
@@ -48,6 +49,7 @@ class Utilisation:
     sm_efficiency: float
     overlap: float
     unknown: int
+    estimated: int
     step_us: float
     warps_over_time: tuple[float, ...]
     sm_efficiency_over_time: tuple[float, ...]
@@ -98,6 +100,7 @@ def utilisation(spans: Sequence[KernelSpan], spec: TargetSpec, how: str) -> Util
         sm_efficiency=_mean(busy, begin, end),
         overlap=sum(m.end - m.start for m in moments if m.both) / us,
         unknown=sum(span.resources is None for span in spans),
+        estimated=sum(bool(span.resources and span.resources.estimated) for span in spans),
         step_us=us / STEPS,
         warps_over_time=tuple(round(_mean(warps, *step), 1) for step in steps),
         sm_efficiency_over_time=tuple(round(_mean(busy, *step), 4) for step in steps),

@@ -21,8 +21,8 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Resources, Task
 from anabranch.ir.types import DTYPE_NAMES, TensorType
 
-CONTRACT = Resources(ctas=0, threads=128, registers=128, shared=32768)
-POINTWISE = Resources(ctas=0, threads=256, registers=32, shared=0)
+CONTRACT = Resources(ctas=0, threads=128, registers=128, shared=32768, estimated=True)
+POINTWISE = Resources(ctas=0, threads=256, registers=32, shared=0, estimated=True)
 CONTRACT_TILE = 64 * 32
 POINTWISE_TILE = 256 * 4
 """What a launch is taken to use where nobody has told: a middling tile of ours."""
@@ -223,4 +223,4 @@ def _guess(body: Graph, table: Mapping[str, TensorType], depth: int) -> Resource
     written = max((table[ref.name].numel for ref in body.outputs), default=0)
     like, tile = (CONTRACT, CONTRACT_TILE) if depth else (POINTWISE, POINTWISE_TILE)
     ctas = max(1, math.ceil(written / tile))
-    return Resources(ctas, like.threads, like.registers, like.shared)
+    return Resources(ctas, like.threads, like.registers, like.shared, estimated=True)

@@ -58,12 +58,14 @@ run."""
 @dataclass(frozen=True, slots=True)
 class Resources:
     """What a launch takes of the GPU: CTAs (grid size), threads and bytes of shared memory a CTA,
-    registers a thread. The largest of its kernels where a task launches several."""
+    registers a thread. The largest of its kernels where a task launches several. `estimated`: no
+    compiler and no GPU told of it; CTAs and threads follow from the tile, the rest is a guess."""
 
     ctas: int
     threads: int
     registers: int
     shared: int
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

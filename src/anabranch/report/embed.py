@@ -171,7 +171,8 @@ def _candidate(
 def _launch(resources: Any) -> list[int] | None:
     if resources is None:
         return None
-    return [resources.ctas, resources.threads, resources.registers, resources.shared]
+    estimated = [1] * resources.estimated
+    return [resources.ctas, resources.threads, resources.registers, resources.shared, *estimated]
 
 
 def _timelines(parts: ReportParts, flow: Flow, position: Mapping[str, int]) -> list[dict[str, Any]]:

@@ -130,6 +130,7 @@ def _kernel(task: Task, spec: TargetSpec) -> dict[str, Any] | None:
         "threads": threads,
         "registers": resources.registers if resources else None,
         "shared_bytes": resources.shared if resources else None,
+        "resources_estimated": resources.estimated if resources else None,
         "workspace_bytes": kernel.workspace,
         "temporary_bytes": kernel.temporary,
         "writes_out": kernel.writes_out,
@@ -220,7 +221,8 @@ def _kernel_lines(facts: Mapping[str, Any]) -> list[str]:
         parts[0] += f" of {count(kernel['ctas'], 'CTA')} x {count(kernel['threads'], 'thread')}"
     if kernel["registers"] is not None:
         parts.append(f"{count(kernel['registers'], 'register')} a thread")
-        parts.append(f"{size(kernel['shared_bytes'])} of shared memory a CTA")
+        guess = ", both estimated" if kernel["resources_estimated"] else ""
+        parts.append(f"{size(kernel['shared_bytes'])} of shared memory a CTA{guess}")
     else:
         parts.append("registers and shared memory are known where it has run")
     if kernel["workspace_bytes"]:

@@ -19,7 +19,8 @@ from anabranch.ir.schedule import Timeline
 class MachineUse:
     """Of one timeline, by its name: active warps and busy multiprocessors, in the mean of all that
     there are and over time, and the part of the time in which kernels bound by arithmetic and by
-    memory both run. `unknown`: tasks of which it is not known what they take."""
+    memory both run. `unknown`: tasks of which it is not known what they take;
+    `estimated`: those of which it is estimated."""
 
     name: str
     us: float
@@ -27,6 +28,7 @@ class MachineUse:
     busy: float
     overlap: float
     unknown: int
+    estimated: int
     warps_curve: str
     busy_curve: str
 
@@ -49,6 +51,7 @@ def _uses(plan: Plan, timelines: Sequence[tuple[str, Timeline]]) -> Iterator[Mac
                 used.sm_efficiency,
                 used.overlap,
                 used.unknown,
+                used.estimated,
                 _curve(shares),
                 _curve(used.sm_efficiency_over_time),
             )

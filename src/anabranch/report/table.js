@@ -13,7 +13,7 @@ const COLUMNS = [
 let span = COLUMNS.length;
 const result = (task) => task.writes.map((w) => w.slice(w.indexOf(": ") + 2).replace(/\{.*\}/, "")).join(", ");
 const launch = (l) => (l ? `${l[0].toLocaleString("en")} × ${l[1]}` : "");
-const resources = (l) => (l ? `${l[0].toLocaleString("en")} CTAs × ${l[1]} threads, ${l[2]} registers, ${size(l[3])} shared` : "");
+const resources = (l) => (l ? `${l[0].toLocaleString("en")} CTAs × ${l[1]} threads, ${l[2]} registers, ${size(l[3])} shared${l[4] ? ", the last two estimated" : ""}` : "");
 
 function drawTable() {
   const rows = tasks.map(taskBody), bodies = rows.map((row) => row.body);

@@ -60,11 +60,17 @@ def demand(task: Task, spec: TargetSpec) -> float:
 
 def tell_unknown(scheduler: str, tasks: TaskGraph, trace: Trace) -> None:
     """Says of how many tasks nobody knows what their kernels take, if of any: among these a rule
-    that launches what takes least first is first come, first served."""
-    unknown = sum(t.kernel is None or t.kernel.resources is None for t in tasks.tasks)
+    that launches what takes least first is first come, first served. And of how many it is
+    estimated."""
+    each = [task.kernel.resources if task.kernel is not None else None for task in tasks.tasks]
+    rule, unknown = f"{scheduler}: the least demand first", each.count(None)
+    estimated = sum(resources is not None and resources.estimated for resources in each)
+    if estimated:
+        why = f"what {estimated} of {len(each)} kernels take is estimated"
+        trace.add("chosen", "schedule", rule, why)
     if unknown:
-        why = f"what {unknown} of {len(tasks.tasks)} kernels take is not known: first come, first"
-        trace.add("refused", "schedule", f"{scheduler}: the least demand first", f"{why} served")
+        why = f"what {unknown} of {len(each)} kernels take is not known: first come, first served"
+        trace.add("refused", "schedule", rule, why)
 
 
 def _guess(task: Task, spec: TargetSpec) -> float:

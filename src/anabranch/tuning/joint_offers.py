@@ -162,6 +162,7 @@ def _largest(group: Sequence[Task], part_of: Mapping[str, JointPart], ctas: int)
         max(resources.threads for resources in own),
         max(resources.registers for resources in own),
         max(resources.shared for resources in own),
+        any(resources.estimated for resources in own),
     )
 
 
@@ -184,7 +185,7 @@ def _resources(task: Task, tile: PartTile) -> Resources:
     same = task.kernel is not None and task.kernel.variant == Variant(tile)
     told = task.kernel.resources if task.kernel and same else None
     held = told or CONTRACT
-    return Resources(written.ctas, 32 * written.warps, held.registers, held.shared)
+    return replace(held, ctas=written.ctas, threads=32 * written.warps)
 
 
 def _fits(group: Sequence[Task], part_of: Mapping[str, JointPart], spec: TargetSpec) -> bool:

@@ -17,6 +17,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Probe
 from anabranch.ir.schedule import Timeline
 from anabranch.ir.task import Kernel
+from anabranch.kernels.expected_resources import expected_resources
 from anabranch.kernels.kernel_terms import terms_of
 from anabranch.targets.calibrations import CALIBRATIONS
 from anabranch.trace import Trace
@@ -47,7 +48,7 @@ def model_path(profile: Path) -> Path:
 
 class SimTarget:
     """A GPU as `anabranch record` saw it. `estimates`: what answers for kernels that it did not
-    see; None without a model of them."""
+    see, None without a model of them; `expected`: what they are expected to take of it."""
 
     def __init__(
         self, profile: Profile, tf32: bool = False, model: FittedKernels | None = None
@@ -56,6 +57,7 @@ class SimTarget:
         calibration = profile.spec.calibration or CALIBRATIONS.get(profile.spec.capability)
         self.spec = replace(profile.spec, tf32=tf32, simulated=True, calibration=calibration)
         self.estimates = Modelled(model, terms_of, self.spec) if model is not None else None
+        self.expected = expected_resources
         self.device = torch.device("meta")
 
     def prepare(
