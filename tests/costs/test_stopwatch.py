@@ -15,7 +15,7 @@ import pytest
 from anabranch.costs.stopwatch import Stopwatch, Trial
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import TargetError
-from anabranch.ir.protocols import Cost, Executable
+from anabranch.ir.protocols import Cost, Executable, HeldMemory
 from anabranch.trace import Trace
 
 
@@ -54,7 +54,7 @@ def test_a_plan_without_its_graph_is_loaded_again_or_told(failing: int, events: 
     def load() -> Any:
         built.append("")
         failure = "capture refused" if len(built) <= failing else ""
-        return SimpleNamespace(failure=failure, plan=SimpleNamespace(graph=True))
+        return Loaded(failure)
 
     trace = Trace()
     watch = Stopwatch(cast("Any", Timing()), trace, ENDLESS, each=0.1)
@@ -74,10 +74,15 @@ OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 20.00 MiB"
 class Loaded:
     """An executable that wanted a graph."""
 
+    BYTES = 1000
     plan = SimpleNamespace(graph=True)
 
     def __init__(self, failure: str = "") -> None:
         self.failure = failure
+
+    def held(self) -> HeldMemory:
+        own = {"inputs": {id(self): 400}, "arena": {id(self) + 1: 500}}
+        return HeldMemory({**own, "libraries": {0: 1}}, pool=100)
 
 
 class SmallDevice:
@@ -133,6 +138,20 @@ def test_what_does_not_fit_at_once_is_timed_in_batches_that_do(graphs: bool) -> 
     assert device.batches == [2, 2, 1]
     apart = [event.what for event in trace.events if "for want of memory" in event.why]
     assert apart == ["2", "4"] and len(trace.events) == 2
+
+
+def test_what_holds_much_memory_is_timed_in_small_batches() -> None:
+    device, trace = SmallDevice(room=9), Trace()
+    watch = Stopwatch(cast("Any", device), trace, ENDLESS, each=0.1)
+    with no_collector():
+        costs = watch.measure(device.trials(5), room=2 * Loaded.BYTES)
+        assert not device.live
+    assert costs == [Cost(5.0, "measured")] * 5 and watch.settled
+    assert device.batches == [2, 2, 1] and not trace.events
+    assert watch.measure(device.trials(2), room=1) == [Cost(5.0, "measured")] * 2
+    assert device.batches[3:] == [1, 1], "what holds more than there is room for is timed alone"
+    watch.measure(device.trials(5))
+    assert device.batches[5:] == [5]
 
 
 @pytest.mark.parametrize("graphs", [False, True])

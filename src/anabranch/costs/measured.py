@@ -58,6 +58,9 @@ TIMINGS: Table[tuple[Cost, ...]] = Table("timings", "timing 4", nouns(tuple[Cost
 PROBES: Table[Probe] = Table("kernels", "probe 4", nouns(Probe))
 BATCH = 32
 """Executables held at once while tasks are warmed: each has weights and buffers on the device."""
+ROOM = 4 << 30
+"""Bytes that these hold together, about: others may use the device, too. Thirty-two tasks of
+Inception-v3 at batch 128 in fp32 would take 100 GiB."""
 FEWEST_RANKED = 2
 """Of the schedules that are ranked: the first, and what promises most beside it."""
 COLD_BATCH = 16
@@ -134,7 +137,9 @@ class Measured:
         for at in range(0, len(missing), together):
             self._trace.progress("costs", at, len(missing), "tasks measured")
             batch = missing[at : at + together]
-            costs = self._stopwatch.measure([self._task_trial(wanted[key]) for key in batch])
+            costs = self._stopwatch.measure(
+                [self._task_trial(wanted[key]) for key in batch], room=ROOM
+            )
             self._remember({k: [cost] for k, cost in zip(batch, costs, strict=True)})
         if missing:
             self._trace.progress("costs", len(missing), len(missing), "tasks measured")

@@ -4,6 +4,7 @@ All that can be built are timed in one interleaved batch. If the batch fails, ea
 to see which is to blame. A candidate that cannot run is no error, whatever it raises: it is an
 event, and None. So is one that is left out because the time is over while others are built.
 
+    a, b and c take much memory      a and b are timed and let go, then c and d are built
     c runs out of memory             what nobody needs is given back, c is built again
     it does so once more             a and b are timed and let go, then c and d are built
     and with nothing else held       c is not measured; the next process may do better
@@ -64,10 +65,13 @@ class Stopwatch:
         """Whether no plan failed to be captured twice, for another reason than want of memory: the
         next ones are not tried again."""
 
-    def measure(self, trials: Sequence[Trial], least: int = 0) -> MaybeCosts:
+    def measure(
+        self, trials: Sequence[Trial], least: int = 0, room: float = math.inf
+    ) -> MaybeCosts:
         """One cost for each trial, None where it failed; estimates if no time is left. `least`: of
         those that are compared, so many are measured all the same, the first among them; the others
-        have None where the time ends. Executables are let go before this returns."""
+        have None where the time ends. `room`: bytes; of those that hold more together, some are
+        timed and let go before the next are built. All are let go before this returns."""
         if self.until.over() and not least:
             self.settled = False
             if not self._told:
@@ -79,7 +83,7 @@ class Stopwatch:
         left = self._order(trials, least or len(trials))
         wanted = least or len(trials)
         while left:
-            runs, left = self._built(trials, left, wanted)
+            runs, left = self._built(trials, left, wanted, room)
             wanted -= len(runs)
             taken = self._time([trials[i] for i in runs], list(runs.values()))
             for i, cost in zip(runs, taken, strict=True):
@@ -95,13 +99,17 @@ class Stopwatch:
         return order
 
     def _built(
-        self, trials: Sequence[Trial], order: Sequence[int], least: int
+        self, trials: Sequence[Trial], order: Sequence[int], least: int, room: float
     ) -> tuple[dict[int, Executable], list[int]]:
         """Executables by the positions of their trials, `least` of them or as many as there is time
         for: to build the plan of a large network takes most of a second. And the positions that
-        there is no memory for beside these."""
+        there is no memory for beside these, or no room."""
         runs: dict[int, Executable] = {}
+        held: dict[int, int] = {}
+        pools = 0
         for at, i in enumerate(order):
+            if sum(held.values()) + pools >= room:
+                return runs, list(order[at:])
             if self.until.over() and len(runs) >= least:
                 self.settled = False
                 self._refuse(trials[i], "no time is left")
@@ -116,6 +124,10 @@ class Stopwatch:
                 self._refuse(trials[i], run.why)
             elif run is not None:
                 runs[i] = run
+                memory = run.held()
+                pools += memory.pool
+                for places in memory.places.values():
+                    held |= places
         return runs, []
 
     def _loaded(self, trial: Trial) -> Executable | _NoRoom | None:
