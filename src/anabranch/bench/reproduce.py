@@ -110,7 +110,7 @@ REPRODUCTIONS: dict[str, dict[str, Reproduction]] = {
                 DEEPCUTS,
                 ("cudagraph", "deepcuts"),
                 (1, 8, 16, 64, 128, 256),
-                rivals=("inductor", "inductor-max", "xla"),
+                rivals=("inductor", "xla"),
             ),
         ),
         "ablation": Reproduction(
