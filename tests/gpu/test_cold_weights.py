@@ -76,3 +76,23 @@ def test_memory_sends_what_the_cache_would_have_kept() -> None:
         assert 2 * WIDE * DEEP / (cold.us * 1e-6) < 1.05 * target.spec.bandwidth
 
     patiently(check)
+
+
+def test_copies_of_weights_have_no_results_of_their_own() -> None:
+    """ATen allocates what a convolution returns, here 51 MB, and 48 runs read copies of a small
+    weight by turns."""
+    f32, shape, kernel = torch.float32, (16, 64, 112, 112), (64, 64, 1, 1)
+    x, w = TensorType(shape, f32), TensorType(kernel, f32)
+    steps = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+    args = (Ref("x"), Ref("w"), None, *steps)
+    node = Node("y", "aten.convolution.default", args, (), (x,))
+    weight = torch.randn(kernel, device="cuda")
+    body = Graph("y", (Input("x", x),), (Constant("w", w, "w", weight),), (node,), (Ref("y"),))
+    task = Task("y", body, Kernel("aten", "aten", body))
+    target = resolve("cuda")
+    measured = Measured(target, partial(pack, spec=target.spec), cold=Uncached())
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    assert measured.task(task).source == "measured"
+    assert torch.cuda.max_memory_allocated() - before < 10 * x.nbytes

@@ -34,6 +34,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TypedDict
 
 import torch
@@ -106,6 +107,7 @@ class CudaExecutable(LoadedPlan):
         self._by_turns = turns or (placed,)
         self._waited = {name for launch in plan.schedule.launches for name in launch.waits}
         self._releases = _releases(plan)
+        self._pooled = list(chain.from_iterable(_pooled(plan).values()))
         self._waiting, self._in_own_graph = waiting, False
         providers = {task.name: task.kernel.provider for task in plan.tasks.tasks if task.kernel}
         self._of_libraries = {name for name, by in providers.items() if by != GENERATED}
@@ -495,12 +497,16 @@ class CudaExecutable(LoadedPlan):
         return graph
 
     def _launch_on_each(self, times: int) -> None:
-        """So many runs in a row, by turns."""
+        """So many runs in a row, by turns. What operators allocate is kept by the first turn alone:
+        the others leave results behind that nobody reads, of any size."""
         own = self._placed
         try:
             for at in range(times):
                 self._placed = self._by_turns[at % len(self._by_turns)]
                 self.launch_all()
+                if self._placed is not own:
+                    for name in self._pooled:
+                        self._placed.values.pop(name, None)
         finally:
             self._placed = own
 
@@ -531,12 +537,21 @@ def _named(task: Task) -> tuple[str, str, str, Variant | str]:
     return task.name, kernel.provider, kernel.name, base
 
 
+def _pooled(plan: Plan) -> dict[str, list[str]]:
+    """By pool value: its name, and those of its aliases."""
+    bases = alias_roots(plan.tasks)
+    return {
+        slot.value: [slot.value, *(alias for alias, base in bases.items() if base == slot.value)]
+        for slot in plan.slots
+        if slot.space == "pool"
+    }
+
+
 def _releases(plan: Plan) -> dict[str, list[str]]:
     """By task: the pool values, and their aliases, to drop before its launch."""
-    bases = alias_roots(plan.tasks)
+    names = _pooled(plan)
     table: dict[str, list[str]] = {}
     for slot in plan.slots:
         if slot.space == "pool" and slot.release is not None:
-            names = [slot.value, *(alias for alias, base in bases.items() if base == slot.value)]
-            table.setdefault(slot.release, []).extend(names)
+            table.setdefault(slot.release, []).extend(names[slot.value])
     return table
