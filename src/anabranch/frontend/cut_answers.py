@@ -9,6 +9,7 @@ A trace has no values, and takes these in their place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from anabranch.errors import CaptureError
 from anabranch.frontend.observe import own_inputs, unchanged
+from anabranch.frontend.packed_sequences import PackedSequences
 from anabranch.frontend.recorder import CallRecorder
 from anabranch.frontend.source import raised_at, running_at
 from anabranch.frontend.surroundings import Surroundings
@@ -78,7 +80,8 @@ def answers_of(
         args, kwargs = own_inputs(args, kwargs)
         try:
             by_strides = WrittenByStrides(held.values())
-            with by_strides, ByNumbers(refuse=False), recorder, _Noting(by_strides) as noting:
+            noting, packing = _Noting(by_strides), PackedSequences(values=True)
+            with by_strides, ByNumbers(refuse=False), packing, recorder, noting:
                 results = recorder.of_its_own(model(*args, **kwargs))
             left = {name: held[name].detach().clone() for name in _written(recorder, held)}
             leaves = pytree.tree_leaves((args, kwargs))
@@ -111,7 +114,8 @@ def _written(recorder: CallRecorder, held: Mapping[str, Tensor]) -> list[str]:
 class ByNumbers(TorchFunctionMode):
     """Reads lists of numbers one by one, for a trace sees each of these, has `one_hot` ask with
     values what it asks in a trace, and calls operators in place by their names. `refuse`:
-    CaptureError for what reads memory past all operators: a trace has none to read."""
+    CaptureError for what reads memory past all operators: a trace has none to read, and no sizes
+    as plain numbers, which torch's `linear` takes of rows on several axes."""
 
     def __init__(self, refuse: bool) -> None:
         super().__init__()
@@ -124,6 +128,10 @@ class ByNumbers(TorchFunctionMode):
             named = dict(kwargs or {})
             classes = args[0] if args else named.pop("input")
             return one_hot(classes, *args[1:], **named)
+        if self._refuse and func is torch.nn.functional.linear and _of_symbols(args):
+            x = args[0]
+            rows = func(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), *args[1:], **kwargs or {})
+            return rows.reshape(*x.shape[:-1], rows.shape[-1])
         if self._refuse and func in PAST_OPERATORS:
             raise CaptureError(
                 f"the model calls {func.__name__} of a tensor",
@@ -132,6 +140,12 @@ class ByNumbers(TorchFunctionMode):
                 running_at(),
             )
         return IN_PLACE.get(func, func)(*args, **(kwargs or {}))
+
+
+def _of_symbols(args: Sequence[Any]) -> bool:
+    """Whether the first of these is a tensor with rows on several axes, whose sizes values say."""
+    several = bool(args) and isinstance(args[0], Tensor) and args[0].dim() > 2
+    return several and any(type(size) is not int for size in args[0].shape)
 
 
 def _listed(tensor: Tensor) -> Any:

@@ -70,6 +70,7 @@ from anabranch.frontend.number_texts import texts_of_values
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import decompositions
 from anabranch.frontend.ordered_draws import DropoutByParts
+from anabranch.frontend.packed_sequences import PackedSequences
 from anabranch.frontend.program import in_order, name_of
 from anabranch.frontend.python_numbers import python_numbers
 from anabranch.frontend.running_statistics import StatisticsByWrites
@@ -222,9 +223,15 @@ class _SymbolicTrace:
         cutting = _Cutting(self.fake, self.shapes, answers)
 
         def whole(*values: Tensor) -> Any:
-            laid = LaidByCopies(cutting.marked)
-            by_parts = DropoutByParts(), StatisticsByWrites()
-            with cutting, KeptLayouts(), ByNumbers(refuse=True), laid, by_parts[0], by_parts[1]:
+            with (
+                cutting,
+                KeptLayouts(),
+                ByNumbers(refuse=True),
+                LaidByCopies(cutting.marked),
+                DropoutByParts(),
+                StatisticsByWrites(),
+                PackedSequences(),
+            ):
                 return functionalize(self._call)(*values)
 
         with (

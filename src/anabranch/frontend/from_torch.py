@@ -54,6 +54,7 @@ from anabranch.frontend.number_texts import texts_of_values
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING
 from anabranch.frontend.ordered_draws import DropoutByParts
+from anabranch.frontend.packed_sequences import PackedSequences
 from anabranch.frontend.program import in_order, name_of, opened
 from anabranch.frontend.python_numbers import python_numbers
 from anabranch.frontend.python_state import PythonState
@@ -245,6 +246,7 @@ def _by_operators() -> Iterator[None]:
         IdleDropout(),
         DropoutByParts(),
         StatisticsByWrites(),
+        PackedSequences(),
     ):
         yield
 
