@@ -11,6 +11,7 @@ from tests.frontend.onnx.files import linear, written
 
 from anabranch.cli import compile as verb
 from anabranch.costs.recorded import Profile
+from anabranch.report.forecast import interval_text
 from anabranch.targets import cuda, table
 
 
@@ -208,7 +209,12 @@ def test_explain_a_model(cli: Callable[..., Any], model: str) -> None:
 def test_explain_one_task_of_a_simulated_gpu(cli: Callable[..., Any], tmp_path: Path) -> None:
     saved, model = tmp_path / "squeezenet.anabranch", "zoo:squeezenet/tiny"
     there = ("--target", "sim:h200", "--dtype", "fp16", "--search", "none")
-    facts = cli("compile", model, *there, "-o", saved, "--json", "-").json
+    made = cli("compile", model, *there, "-o", saved, "--json", "-")
+    facts = made.json
+    between = interval_text(facts)
+    assert between and f"estimated ({between} in eight of ten)" in " ".join(made.err.split())
+    of_file = " ".join(cli("explain", saved).out.split())
+    assert f"a forecast: {between} in eight of ten; none of its tasks' time is recorded" in of_file
     name = facts["top_kernels"][0]["task"]
     ran = cli("explain", model, *there, "--task", name, "--json", "-")
     assert ran.status == 0, ran.err

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.costs.forecast_interval import SIMULATED, interval_of
+from anabranch.costs.forecast_interval import SIMULATED, UncertainKernel, interval_of
 from anabranch.costs.kernel_model import (
     FEWEST_KERNELS,
     TENTH,
@@ -115,4 +115,9 @@ def test_an_interval_adds_kernels_that_are_alike_and_squares_others(make: Any) -
     half = (0.3**2 + own**2 + common**2 + (SIMULATED * 8.0) ** 2) ** 0.5
     assert (found.low, found.high) == pytest.approx((8.0 - half, 8.0 + half))
     assert found.recorded == 0.5
-    assert [name for name, _, _ in found.dominant] == ["b", "a"]
+    variance = 0.3**2 + own**2 + common**2
+    first, second = found.dominant
+    assert first == UncertainKernel("b", 1, 4.0, "estimated", first.part)
+    assert second == UncertainKernel("a", 0, 4.0, "recorded", second.part)
+    parts = (own**2 / variance, 0.3**2 / variance)
+    assert (first.part, second.part) == pytest.approx(parts)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from anabranch.ir.types import TensorType
-from anabranch.report.headline import MEASURED_BY, Baseline, headline
+from anabranch.report.headline import MEASURED_BY, Baseline, headline, one_line
 from anabranch.report.parts import ReportParts
 
 Build = Mapping[str, Callable[..., ReportParts]]
@@ -27,6 +27,15 @@ def test_facts_come_first(parts: Build) -> None:
     assert head.baselines == (Baseline("eager", 1000.0, 2.0),)
     assert head.errors == ((1e-3, 2e-3),)
     assert head.peak_sequential is None
+
+
+def test_a_line_has_the_interval_of_a_forecast(parts: Build) -> None:
+    plan = parts["small"]()["plan"]
+    facts = {"latency_ms": 0.0548, "latency_source": "estimated"}
+    assert ": 0.0548 ms estimated, 6 kernels" in one_line(facts, plan)
+    forecast = {"low_ms": 0.0493, "high_ms": 0.0604}
+    line = one_line({**facts, "forecast": forecast}, plan)
+    assert ": 0.0548 ms estimated (49.3 us to 60.4 us), 6 kernels" in line
 
 
 def test_the_plan_answers_where_facts_are_silent(parts: Build) -> None:

@@ -144,6 +144,15 @@ def test_the_head_says_what_was_measured_and_what_was_not(parts: Build) -> None:
     assert "commandanabranch compile <net>" in text and "optionsbudget = 9" in text
 
 
+def test_the_head_says_how_far_a_forecast_may_be_off(parts: Build) -> None:
+    given = parts["small"]()
+    forecast = {"low_ms": 0.0493, "high_ms": 0.0604, "recorded": 1.0}
+    told: ReportParts = {**given, "facts": {**given["facts"], "forecast": forecast}}
+    said = "A forecast: 49.3 µs to 60.4 µs in eight of ten; all of its tasks' time is recorded."
+    assert said in Reader(render(**told)).text
+    assert "A forecast:" not in Reader(render(**given)).text
+
+
 def test_where_numbers_come_from_is_explained(parts: Build) -> None:
     page = Reader(render(**parts["small"]()))
     assert 'id="sources"' in render(**parts["small"]())

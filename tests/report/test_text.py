@@ -55,6 +55,35 @@ def test_each_time_says_what_it_is_of(parts: Build) -> None:
     assert "the CPU target is for checking, not for speed" in explain(**given)
 
 
+def test_of_times_of_two_sources_each_says_which_it_is(parts: Build) -> None:
+    given = parts["small"]()
+    candidates = dict(given["candidates"])
+    told = [
+        replace(c, verdict=replace(c.verdict, cost=replace(c.verdict.cost, source="estimated")))
+        if c.verdict.cost
+        else c
+        for c in candidates["b"]
+    ]
+    candidates["b"] = tuple(told)
+    (name, timeline), *more = given["timelines"]
+    guessed = (name, replace(timeline, source="estimated"))
+    mixed: ReportParts = {**given, "candidates": candidates, "timelines": [guessed, *more]}
+    text = explain(**mixed)
+    assert "1 estimated); --task NAME tells more; ~: estimated" in " ".join(text.split())
+    rows = text[text.index("  task ") : text.index("Schedules")].splitlines()
+    assert [row.split()[0] for row in rows if "~" in row] == ["b"]
+    assert "forecast from recorded and estimated times of tasks" in " ".join(text.split())
+    assert "~" not in explain(**given)
+
+
+def test_a_forecast_has_its_interval(parts: Build) -> None:
+    given = parts["small"]()
+    forecast = {"low_ms": 0.0493, "high_ms": 0.0604, "recorded": 0.0, "dominant": []}
+    told: ReportParts = {**given, "facts": {**given["facts"], "forecast": forecast}}
+    assert "  a forecast: 49.3 us to 60.4 us in eight of ten; none of its tasks'" in explain(**told)
+    assert "a forecast:" not in explain(**given)
+
+
 def test_launch_modes_are_told(parts: Build) -> None:
     given = parts["small"]()
     said = Event("applied", "pdl", "net", "2 kernels launched otherwise: 9.1 us, 9.9 alike", 0)

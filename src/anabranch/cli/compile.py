@@ -34,6 +34,7 @@ from anabranch.models.load import batch_of, load_model
 from anabranch.models.onnx_file import is_onnx_name
 from anabranch.options import Options
 from anabranch.report import units
+from anabranch.report.forecast import interval_text
 from anabranch.report.headline import CUT_SHORT
 from anabranch.trace import Trace
 from anabranch.tuning.verify.plan import EAGER_TOLERANCE
@@ -201,7 +202,9 @@ def show(console: Console, facts: dict[str, Any]) -> None:
 
 def _headline(facts: dict[str, Any]) -> str:
     source = facts["latency_source"]
-    parts = [f"{screen.milliseconds(facts['latency_ms'])} ms {source}"]
+    between = interval_text(facts)
+    own = f"{source}{between and f' ({between} in eight of ten)'}"
+    parts = [f"{screen.milliseconds(facts['latency_ms'])} ms {own}"]
     for name, ms in facts["baselines"].items():
         gain = f", {units.ratio(ms / facts['latency_ms'])}" if facts["latency_ms"] else ""
         parts.append(f"{name} {screen.milliseconds(ms)} ms{gain}")

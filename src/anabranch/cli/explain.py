@@ -25,7 +25,9 @@ from anabranch.ir.schedule import text_schedule
 from anabranch.ir.text import text_kernel
 from anabranch.models.load import FORMS
 from anabranch.models.onnx_file import is_onnx_name
+from anabranch.report.forecast import forecast_text
 from anabranch.report.kernel import kernel_facts, kernel_text
+from anabranch.report.lines import wrapped
 
 
 def run(
@@ -121,6 +123,7 @@ def _saved(plan: Plan, facts: dict[str, Any]) -> list[str]:
     if isinstance(taken, int | float):  # the file is anybody's
         ms = screen.milliseconds(float(taken))
         lines.append(f"{ms} ms {facts.get('latency_source', '')} when it was made")
+    lines += wrapped(forecast_text(facts), "") if forecast_text(facts) else []
     slots = [line for line in text_plan(plan).splitlines() if not line.endswith(" constant")]
     lines += ["", *slots, "", text_schedule(plan.schedule).strip(), "", "kernels"]
     for task in plan.tasks.tasks:

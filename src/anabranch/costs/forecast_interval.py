@@ -1,7 +1,7 @@
 """How far a forecast may be off: its tasks and what is known of each -> an interval.
 
     104 us, 86 to 122; 31% of the tasks' time is recorded, the rest estimated
-    most of that rests on  conv4 (12 us, 38% of it)
+    most of that rests on  conv4 (estimated, 12 us, 38% of the variance of kernels)
 
 Eighty of a hundred such forecasts should be that near. What is added up:
 
@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from anabranch.costs.kernel_model import NOTHING_KNOWN, TENTH, Modelled
 from anabranch.costs.recorded import Recorded
 from anabranch.ir.key import structure_text
+from anabranch.ir.protocols import Cost
+from anabranch.ir.schedule import CostSource
 from anabranch.ir.task import TaskGraph
 
 SIMULATED = 0.1
@@ -32,16 +34,29 @@ MOST_TASKS = 5
 
 
 @dataclass(frozen=True, slots=True)
+class UncertainKernel:
+    """A kernel of a forecast: the first of its tasks, how many more have it, what all of them take
+    alone in microseconds, whether that is recorded or estimated, and its part of the variance of
+    kernels, 0 to 1."""
+
+    task: str
+    alike: int
+    us: float
+    source: CostSource
+    part: float
+
+
+@dataclass(frozen=True, slots=True)
 class ForecastInterval:
     """Of a forecast, in microseconds: `low` to `high`. `recorded`: the part of its tasks' time
-    that was recorded. `dominant`: the tasks that most of the uncertainty of kernels rests on, each
-    with its time and its part of the variance."""
+    that was recorded. `dominant`: the kernels that most of the uncertainty of kernels rests on, the
+    most uncertain first; the rest is of other kernels, and of what families are off by together."""
 
     us: float
     low: float
     high: float
     recorded: float
-    dominant: tuple[tuple[str, float, float], ...]
+    dominant: tuple[UncertainKernel, ...]
 
 
 def interval_of(us: float, tasks: TaskGraph, costs: Recorded) -> ForecastInterval:
@@ -49,14 +64,14 @@ def interval_of(us: float, tasks: TaskGraph, costs: Recorded) -> ForecastInterva
     total = recorded = 0.0
     own: dict[str, float] = defaultdict(float)
     common: dict[str, float] = defaultdict(float)
-    names: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    told: dict[str, list[tuple[str, Cost]]] = defaultdict(list)
     for task in tasks.tasks:
         cost = costs.task(task)
         total += cost.us
         kernel = task.kernel
         same = f"{kernel.provider} {kernel.name} {kernel.variant}" if kernel else ""
         same += structure_text(task.body)
-        names[same].append((task.name, cost.us))
+        told[same].append((task.name, cost))
         if cost.source != "estimated":
             recorded += cost.us
             own[same] += cost.spread
@@ -70,13 +85,15 @@ def interval_of(us: float, tasks: TaskGraph, costs: Recorded) -> ForecastInterva
     variance = _squares(own.values()) + _squares(common.values())
     half = math.sqrt(scale**2 * variance + (SIMULATED * us) ** 2)
     worst = sorted(own, key=lambda key: (-own[key], key))[:MOST_TASKS]
-    dominant = tuple(
-        (names[key][0][0], sum(took for _, took in names[key]), own[key] ** 2 / variance)
-        for key in worst
-        if own[key]
-    )
+    dominant = tuple(_kernel(told[key], own[key] ** 2 / variance) for key in worst if own[key])
     part = recorded / total if total else 1.0
     return ForecastInterval(us, max(0.0, us - half), us + half, part, dominant)
+
+
+def _kernel(tasks: Sequence[tuple[str, Cost]], part: float) -> UncertainKernel:
+    name, cost = tasks[0]
+    us = sum(cost.us for _, cost in tasks)
+    return UncertainKernel(name, len(tasks) - 1, us, cost.source, part)
 
 
 def _squares(values: Iterable[float]) -> float:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.ir.plan import Plan
+from anabranch.report.forecast import forecast_text, interval_text
 from anabranch.report.parts import ReportParts
-from anabranch.report.units import count, significant
+from anabranch.report.units import count, number, significant
 
 MOST_INPUTS = 4
 """Inputs that a line names."""
@@ -39,7 +40,8 @@ class Headline:
     in words, "" where nothing was. `as_captured`: the plan is the eager model. `called`: of a call
     of the plan, the host included, timed beside calls of its rivals, None where it was not.
     `unmeasured`: rivals that nobody has timed, and why, "" where that is not known. `on_cpu`: the
-    plan runs on a CPU."""
+    plan runs on a CPU. `forecast`: how far a forecast may be off and what it rests on, "" of what
+    was measured."""
 
     machine: str
     setting: tuple[str, ...]
@@ -62,6 +64,7 @@ class Headline:
     called: float | None = None
     unmeasured: tuple[tuple[str, str], ...] = ()
     on_cpu: bool = False
+    forecast: str = ""
 
 
 def headline(parts: ReportParts) -> Headline:
@@ -99,6 +102,7 @@ def headline(parts: ReportParts) -> Headline:
         _called(facts),
         _unmeasured(parts),
         spec.kind == "cpu",
+        forecast_text(facts),
     )
 
 
@@ -110,7 +114,9 @@ def one_line(facts: Mapping[str, Any], plan: Plan) -> str:
     )
     inputs += ", ..." if len(plan.tasks.call_inputs) > MOST_INPUTS else ""
     ms = number(facts.get("latency_ms"))
-    took = f"{significant(ms)} ms {facts.get('latency_source', '')}, " if ms is not None else ""
+    between = interval_text(facts)
+    source = f"{facts.get('latency_source', '')}{between and f' ({between})'}"
+    took = f"{significant(ms)} ms {source}, " if ms is not None else ""
     launches = sum(task.kernel.launches for task in plan.tasks.tasks if task.kernel)
     streams = f" on {plan.schedule.streams} streams" if plan.schedule.streams > 1 else ""
     weights = sum(constant.type.nbytes for constant in plan.tasks.constants)
@@ -118,12 +124,6 @@ def one_line(facts: Mapping[str, Any], plan: Plan) -> str:
         f"{plan.tasks.name} on {machine}, ({inputs}): {took}{count(launches, 'kernel')}{streams}, "
         f"weights {weights:,} B, intermediate values {plan.peak_bytes:,} B"
     )
-
-
-def number(value: Any) -> float | None:
-    """The value if it is a number, else None."""
-    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if plain else None
 
 
 def _latency(parts: ReportParts) -> tuple[float | None, str]:

@@ -6,7 +6,8 @@
 | versions | of what the target runs with: a recorded machine's own, where it is simulated |
 | latency_ms, latency_source | of the chosen plan: measured, recorded or estimated |
 | forecast | of a simulated GPU: low_ms and high_ms, between which eight of ten should lie; |
-| forecast | recorded, the part of tasks' time that was; dominant: tasks it is uncertain by |
+| forecast | recorded, the part of tasks' time that was; dominant: what it is uncertain by, |
+| forecast | each a task, how many are alike, us, source and part of the variance of kernels |
 | baselines | in ms: sequential (the plan on one stream), eager (calls of the model), |
 | baselines | and, on a GPU, eager_graph (the model in one CUDA graph) |
 | as_captured | the plan is the eager model, operator by operator, because that is faster |
@@ -33,6 +34,7 @@ import platform
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -126,9 +128,7 @@ def _forecast(job: Job, compilation: Compilation) -> dict[str, Any] | None:
         "low_ms": forecast_interval.low / 1e3,
         "high_ms": forecast_interval.high / 1e3,
         "recorded": forecast_interval.recorded,
-        "dominant": [
-            {"task": task, "us": us, "part": part} for task, us, part in forecast_interval.dominant
-        ],
+        "dominant": [asdict(kernel) for kernel in forecast_interval.dominant],
     }
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Unpack
 
 from anabranch.artifact.owned_constants import owned_bytes
@@ -25,7 +25,7 @@ from anabranch.ir.variant import WHOLE_PERCENT
 from anabranch.report import history
 from anabranch.report.deferred_decisions import deferred_decisions
 from anabranch.report.flow import busy, critical_chain, flow
-from anabranch.report.headline import Headline, headline, number
+from anabranch.report.headline import Headline, headline
 from anabranch.report.history import EventGroup
 from anabranch.report.kernel import NAMED
 from anabranch.report.lines import WIDTH, columns, cut, printable, wrapped
@@ -42,6 +42,7 @@ SLOWEST = 20
 GROUPS = 12
 """Lines given to each list that could be long; what is left out is counted."""
 DEFERRED_LINES = 4
+GUESS, GUESSED = "estimated", "~"
 ON_CPU = (
     "the CPU target is for checking, not for speed: a plan calls each operator from Python, and "
     "the eager model may be faster"
@@ -54,7 +55,7 @@ def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[ReportParts
     wide."""
     task_rows, head = rows(parts), headline(parts)
     sections = (
-        _result(parts["name"], head, _forecast(parts["facts"].get("forecast"))),
+        _result(parts["name"], head),
         _concerns(parts),
         _rewritten(parts),
         _special(parts),
@@ -67,7 +68,7 @@ def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[ReportParts
         _recomputed(parts["events"], task_rows),
         _schedules(parts),
         _launch_modes(parts),
-        _timelines(parts),
+        _timelines(parts, task_rows),
         _refused(parts),
         _memory(parts, head),
         _states(parts),
@@ -77,23 +78,7 @@ def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[ReportParts
     return "\n".join(cut(line.rstrip(), max(width, WIDTH)) for line in lines) + "\n"
 
 
-def _forecast(forecast: object) -> str:
-    """How far a forecast may be off, and on which tasks that rests; "" of what is none."""
-    if not isinstance(forecast, Mapping):
-        return ""
-    low, high, part = (number(forecast.get(key)) for key in ("low_ms", "high_ms", "recorded"))
-    if low is None or high is None or part is None:
-        return ""
-    text = f"a forecast: {duration(1e3 * low)} to {duration(1e3 * high)} in eight of ten; "
-    text += f"{100 * part:.0f}% of its tasks' time is recorded, the rest estimated"
-    tasks = [task for task in forecast.get("dominant") or () if isinstance(task, Mapping)]
-    named = ", ".join(
-        f"{task.get('task')} ({100 * (number(task.get('part')) or 0.0):.0f}%)" for task in tasks
-    )
-    return printable(text + (f"; uncertain most by {named}" if named else ""))
-
-
-def _result(name: str, head: Headline, forecast: str) -> list[str]:
+def _result(name: str, head: Headline) -> list[str]:
     lines = [printable(f"{name} on {', '.join((head.machine, *head.setting))}")]
     if head.us is not None:
         than = [
@@ -104,7 +89,7 @@ def _result(name: str, head: Headline, forecast: str) -> list[str]:
         runs = "measured over whole runs" if head.source == "measured" else head.source
         result = f"{duration(head.us)} {runs}, schedule {head.scheduler}"
         lines += wrapped(result + (f": {', '.join(than)}" if than else ""))
-    lines += wrapped(forecast) if forecast else []
+    lines += wrapped(head.forecast) if head.forecast else []
     if head.as_captured:
         lines += wrapped("this is the eager model, operator by operator: nothing tried was faster")
     if head.on_cpu:
@@ -185,16 +170,20 @@ def _chosen(task_rows: Sequence[TaskRow]) -> list[str]:
     part = 100 * sum(row.us or 0.0 for row in shown) / (whole or 1.0)
     which = f"the {SLOWEST} slowest of {len(task_rows):,} tasks, {part:.0f}% of"
     title = which if len(task_rows) > SLOWEST else f"{count(len(task_rows), 'task')},"
+    sources = {row.source for row in timed}
+    mixed = GUESS in sources and len(sources) > 1
     table = [("task", "us", "kernel", "runner-up", "stream", "origin")]
     for row in shown:
         us, second = row.us or 0.0, row.runner_up
         cost = second and second.verdict.cost
         other = f"{text_kernel(second.kernel)} {_over(cost.us, us)}" if second and cost else "none"
-        stream = str(row.launch.stream)
-        table.append((row.task.name, significant(us), row.kernel, other, stream, row.place))
+        stream, mark = str(row.launch.stream), GUESSED if mixed and row.source == GUESS else ""
+        table.append((row.task.name, mark + significant(us), row.kernel, other, stream, row.place))
     took = f"{duration(whole)} each run alone ({_sources(task_rows)})"
     title = f"Chosen: {title} {took}; --task NAME tells more"
-    return [title, *columns(table, "<><<>", (NAMED, 7, 19, 24, 6))]
+    if mixed:
+        title += f"; {GUESSED}: {GUESS}"
+    return [*wrapped(title, ""), *columns(table, "<><<>", (NAMED, 7, 19, 24, 6))]
 
 
 def _any_order(task_rows: Sequence[TaskRow], kind: str) -> list[str]:
@@ -256,27 +245,29 @@ def _launch_modes(parts: ReportParts) -> list[str]:
     return lines
 
 
-def _timelines(parts: ReportParts) -> list[str]:
+def _timelines(parts: ReportParts, task_rows: Sequence[TaskRow]) -> list[str]:
     if not parts["timelines"]:
         return []
     streams = flow(parts["plan"])
     position = {launch.task: i for i, launch in enumerate(parts["plan"].schedule.launches)}
-    lines = ["Timeline"]
+    lines, some_recorded = ["Timeline"], any(row.source == "recorded" for row in task_rows)
     for name, timeline in parts["timelines"]:
         chain = set(critical_chain(timeline, streams, position))
         spans = [span for span in timeline.spans if position.get(span.task) in chain]
         running = sum(span.end - span.start for span in spans)
         used = ", ".join(f"{100 * part:.0f}%" for part in busy(timeline).values())
         chained = f"{count(len(spans), 'task')} that run {duration(running)}"
-        took = f"{duration(timeline.latency)}, {_meaning(name, timeline.source)}"
+        took = f"{duration(timeline.latency)}, {_meaning(name, timeline.source, some_recorded)}"
         lines += wrapped(f"{name}: {took}; its critical chain is {chained}; streams busy {used}")
     return lines
 
 
-def _meaning(name: str, source: str) -> str:
-    """What the times of a timeline are of."""
-    watched = name == "measured"
-    return "one run, watched task by task" if watched else f"forecast from {source} times of tasks"
+def _meaning(name: str, source: str, recorded: bool) -> str:
+    """What the times of a timeline are of. `recorded`: the time of some task is."""
+    if name == "measured":
+        return "one run, watched task by task"
+    both = "recorded and " if recorded and source == GUESS else ""
+    return f"forecast from {both}{source} times of tasks"
 
 
 def _refused(parts: ReportParts) -> list[str]:

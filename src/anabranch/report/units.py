@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -21,6 +22,12 @@ def significant(value: float, digits: int = 3) -> str:
         return f"{value:.{digits - 1}e}"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:,.{decimals}f}"
+
+
+def number(value: Any) -> float | None:
+    """The value if it is a number, else None."""
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if plain else None
 
 
 def duration(us: float) -> str:
