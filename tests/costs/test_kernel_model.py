@@ -97,6 +97,22 @@ def _terms(task: Task, spec: TargetSpec) -> tuple[LaunchTerms, ...]:
     return (_launch(4.0, 2.0),) if task.kernel else ()
 
 
+@pytest.mark.parametrize(
+    ("kernels", "own", "common"),
+    [(FEWEST_KERNELS - 1, 0.2, 0.4), (FEWEST_KERNELS, 0.01, 0.4)],
+)
+def test_a_family_of_few_timings_is_off_as_far_as_all_are(
+    make: Any, kernels: int, own: float, common: float
+) -> None:
+    """Or farther, where these few were."""
+    few = FamilyError(own=0.01, common=0.4, kernels=kernels)
+    errors = {"": FamilyError(own=0.2, common=0.1, kernels=900), "tile": few}
+    model = FittedKernels(factors={"tile": {"one": 2.0}}, errors=errors)
+    estimates = Modelled(model, _terms, make.spec)
+    found = estimates.error(make.relu("a", width=8, ctas=4))
+    assert (found.own, found.common) == (own, common)
+
+
 def test_an_interval_adds_kernels_that_are_alike_and_squares_others(make: Any) -> None:
     model = FittedKernels(
         factors={"tile": {"one": 2.0}}, errors={"tile": FamilyError(own=0.2, common=0.1, kernels=9)}

@@ -241,9 +241,15 @@ class Modelled:
         return self._cost(task)
 
     def error(self, task: Task) -> FamilyError:
-        """How far such kernels are off."""
+        """How far such kernels are off. A family of few timings is off at least as far as all
+        kernels are: two that happened to be foreseen say little of a third."""
         errors = self.model.errors
-        return errors.get(family_of(self._launches(task))) or errors.get("", NOTHING_KNOWN)
+        every = errors.get("", NOTHING_KNOWN)
+        own = errors.get(self.family(task), every)
+        if own.kernels >= FEWEST_KERNELS:
+            return own
+        far = {"own": max(own.own, every.own), "common": max(own.common, every.common)}
+        return FamilyError(**far, kernels=own.kernels)
 
     def most(self, task: Task) -> float:
         """Microseconds that it takes at most in nine of ten cases."""
