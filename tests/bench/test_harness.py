@@ -58,7 +58,12 @@ def test_nothing_is_begun_once_it_is_cut_short() -> None:
 @pytest.mark.parametrize(
     ("record", "device"),
     [
-        ({"target": "sim:h200", "device": "NVIDIA H200"}, "NVIDIA H200"),
+        ({"target": "cuda", "device": "NVIDIA H200"}, "NVIDIA H200"),
+        ({"target": "sim:h200", "device": "NVIDIA H200"}, "simulated NVIDIA H200"),
+        (
+            {"machine": {"target": "sim:h200", "device": "NVIDIA H200"}},
+            "simulated NVIDIA H200",
+        ),
         ({"machine": {"target": "cuda", "gpu": "NVIDIA H100"}}, "NVIDIA H100"),
         ({"machine": {"target": "cuda", "gpu": "x", "device": "NVIDIA H200"}}, "NVIDIA H200"),
     ],

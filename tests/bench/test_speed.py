@@ -453,6 +453,13 @@ def test_markdown() -> None:
     ]
 
 
+def test_markdown_of_a_forecast_says_so() -> None:
+    machine = {"target": "sim:h200", "device": "NVIDIA H200"}
+    base = {"machine": machine, "versions": {}, "date": "2026-11-21", "commit": ""}
+    text = table.markdown({**base, "rows": [row("anabranch", 0.31, None)]})
+    assert text.endswith("\nForecast on simulated NVIDIA H200, 2026-11-21.\n")
+
+
 def test_markdown_of_a_tie_and_of_a_loss() -> None:
     base = {"machine": {"target": "cpu"}, "versions": {}, "date": "2026-11-21", "commit": ""}
     tie = [row("anabranch", 0.31, 1.0, tie=True), row("inductor", 0.309, 0.997, tie=True)]

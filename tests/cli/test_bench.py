@@ -11,6 +11,7 @@ from anabranch.bench import rivals, speed
 from anabranch.bench.machine import Machine
 from anabranch.costs.observed import load_observations
 from anabranch.costs.recorded import Profile, load_profile
+from anabranch.report.forecast import interval_text
 
 
 def test_rows_on_screen_and_in_files(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
@@ -208,8 +209,12 @@ def test_systems_side_by_side_and_their_summary(
 ) -> None:
     record, table = tmp_path / "net.json", tmp_path / "table.md"
     asked = ("bench", "systems", model, "--systems", "nimble", "--target", "sim:h200")
-    assert cli(*asked, "--search-seconds", "1", "--json", record).status == 0
+    ran = cli(*asked, "--search-seconds", "1", "--json", record)
     held = json.loads(record.read_text())
+    assert ran.status == 0
+    for row in held["rows"]:
+        between = interval_text(row["facts"])
+        assert between and f"{row['source']}, {between} in eight of ten" in ran.out
     assert [row["system"] for row in held["rows"]] == ["anabranch", "anabranch:nimble"]
     assert held["settings"]["search_seconds"] == 1.0
     shown = cli("bench", "summary", record, "--markdown", table)

@@ -32,6 +32,7 @@ from anabranch.trace import Event, Trace
 from anabranch.tuning.build import largest_arena
 
 KEPT_FACTS = (
+    "forecast",
     "scheduler",
     "schedules",
     "streams",

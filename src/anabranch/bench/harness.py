@@ -128,12 +128,20 @@ def label(cell: Cell) -> str:
 
 
 def device_of(record: Mapping[str, Any]) -> str:
-    """What a record was measured on, of any version. KeyError for what is no record.
+    """What a record was measured on, or forecast for, of any version. KeyError for what is no
+    record.
 
     >>> device_of({"device": "NVIDIA H200"}), device_of({"machine": {"target": "cpu", "cpu": "x"}})
     ('NVIDIA H200', 'x')
+    >>> device_of({"machine": {"target": "sim:h200", "device": "NVIDIA H200"}})
+    'simulated NVIDIA H200'
     """
-    if "device" in record:
-        return str(record["device"])
-    here = record["machine"]
-    return str(here.get("device") or here.get("gpu") or here.get("cpu") or here["target"])
+    here = record if "device" in record else record["machine"]
+    device = str(here.get("device") or here.get("gpu") or here.get("cpu") or here["target"])
+    return f"simulated {device}" if is_forecast(record) else device
+
+
+def is_forecast(record: Mapping[str, Any]) -> bool:
+    """Whether nothing ran, and the times are those of a recorded machine's model."""
+    here = record if "target" in record else record.get("machine", {})
+    return str(here.get("target", "")).startswith("sim:")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from anabranch.bench.harness import device_of
+from anabranch.bench.harness import device_of, is_forecast
 from anabranch.report.units import significant
 
 Cells = Mapping[str, Mapping[str, Any]]
@@ -74,7 +74,8 @@ def best_rival(cells: Cells) -> str:
 
 
 def _measured_on(record: Mapping[str, Any]) -> str:
-    return f"Measured {', '.join(_facts(record))}."
+    how = "Forecast" if is_forecast(record) else "Measured"
+    return f"{how} {', '.join(_facts(record))}."
 
 
 def _facts(record: Mapping[str, Any]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from anabranch.cli import flags, screen
 from anabranch.cli.bench.saved import saver
 from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.report import units
+from anabranch.report.forecast import interval_text
 from anabranch.trace import Trace
 
 COLUMNS = (
@@ -70,8 +71,16 @@ def _row(row: dict[str, Any]) -> list[str]:
         _milliseconds(row["facts"].get("order_s")),
         "-" if row["peak_bytes"] is None else units.size(row["peak_bytes"]),
         *_bounded(row.get("bounded")),
-        row["failure"] or row["note"],
+        row["failure"] or "; ".join(filter(None, [row["note"], _forecast(row)])),
     ]
+
+
+def _forecast(row: dict[str, Any]) -> str:
+    """Where nothing ran: what the time is instead, and how far it may be off."""
+    if row["source"] == "measured" or row["median_ms"] is None:
+        return ""
+    between = interval_text(row["facts"])
+    return f"{row['source']}{between and f', {between} in eight of ten'}"
 
 
 def _milliseconds(seconds: float | None) -> str:
