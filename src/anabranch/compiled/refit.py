@@ -25,9 +25,11 @@ from anabranch.compiled.fitting import (
     memory_of,
     write,
 )
+from anabranch.compiled.sized import SizedCalls
 from anabranch.errors import NumericsError, OptionError, WeightsError
 from anabranch.frontend.attributes import other
 from anabranch.frontend.observe import fails, generators_kept, observe
+from anabranch.frontend.padding_proof import PaddingProof
 from anabranch.frontend.program import module_of
 from anabranch.frontend.state import attribute, tensors_of, unwrapped
 from anabranch.frontend.surroundings import neutral
@@ -35,6 +37,7 @@ from anabranch.ir import tolerances
 from anabranch.ir.eval import eval_tasks
 from anabranch.ir.graph import Constant, Graph, Input, Node
 from anabranch.ir.inputs import random_inputs
+from anabranch.ir.key import digest_tensor
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Target
 from anabranch.ir.recipe import Recipe
@@ -67,8 +70,9 @@ def refit(
     with neutral(), contextlib.ExitStack() as held:  # what is entered last is left first
         calls = [_held(held, entry) for entry in entries]
         news = [chosen(fit, tensors_by_name(weights, fit.recipe)) for fit in fits]
-        for entry in entries:
+        for entry, fit in zip(entries, fits, strict=True):
             _check_attributes(entry, weights)
+            _check_tables(entry.sized, tensors_by_name(weights, fit.recipe))
         values = [Moved(fit, new) for fit, new in zip(fits, news, strict=True)]
         for fit, moved in zip(fits, values, strict=True):
             check_conditions(fit, moved)
@@ -104,6 +108,19 @@ def _check_attributes(entry: Entry, model: Any) -> None:
         "those in its operators, where new weights change nothing",
         "compile this model; or refit with model.state_dict(), to take its weights alone",
     )
+
+
+def _check_tables(sized: SizedCalls | None, tensors: Mapping[str, Tensor]) -> None:
+    """WeightsError where padding was proved harmless by numbers that are others now."""
+    proofs = sized.proofs if sized is not None else ()
+    tables = {table for p in proofs if isinstance(p, PaddingProof) for table in p.tables}
+    for path, digest in sorted(tables):
+        if path in tensors and digest_tensor(tensors[path].detach()) != digest:
+            raise WeightsError(
+                f"{path} has other numbers than when the plan was compiled",
+                "padding was proved harmless by them, as by those of a causal mask",
+                "compile the model with its new weights instead",
+            )
 
 
 def half_way() -> WeightsError:

@@ -60,8 +60,11 @@ def _proved(
     dimension = shapes.dimensions[number]
     size = max(call_sizes[number], 2, dimension.least)
     sizes = (size, size + 1)
-    if dimension.most is not None and size + 1 > dimension.most:
-        sizes = (dimension.most - 1, dimension.most)
+    if dimension.most is not None and size + 1 >= dimension.most:
+        # At the end of the range a part of a table may be all of it, which is no operator.
+        below = dimension.most - 2 >= max(2, dimension.least)
+        last = dimension.most - 1 if below else dimension.most
+        sizes = (last - 1, last)
     if sizes[0] < dimension.least:
         return Refused("it has one size alone")
     states: dict[str, Tensor] = {}
@@ -98,7 +101,8 @@ def proof_along(
     proofs: list[PaddingProof] = []
     for others in _beside(shapes, call_sizes, number):
         first, other = (capture(_with(others, number, n)) for n in sizes)
-        proofs.append(padding_proof(first, other, sizes, rows, marks))
+        most = shapes.dimensions[number].most
+        proofs.append(padding_proof(first, other, sizes, rows, marks, most))
         if not _needs_others(proofs[0], others, number):
             break
     proof = _of_all_sizes(proofs)
@@ -148,7 +152,8 @@ def _of_all_sizes(proofs: Sequence[PaddingProof]) -> PaddingProof:
     )
     least, apart = max(first.least, last.least), first.apart and last.apart
     most = min((proof.most for proof in proofs if proof.most is not None), default=None)
-    return replace(first, results=results, least=least, apart=apart, most=most)
+    tables = tuple(dict.fromkeys(table for proof in proofs for table in proof.tables))
+    return replace(first, results=results, least=least, apart=apart, most=most, tables=tables)
 
 
 def _of_both(first: RowAxis, other: RowAxis) -> RowAxis:

@@ -132,6 +132,27 @@ def recurrences_of_any_length() -> Iterator[None]:
         table._rnn_helper = whole
 
 
+@contextmanager
+def layouts_not_asked() -> Iterator[None]:
+    """Torch asks of each value whether its elements lie in rows, for the values that are computed
+    of it lie alike. Of a part `table[:, :n]` that is so for one n alone, and an export would be of
+    all others. Here what it answers for the example is noted nowhere: numbers are the same."""
+    room: Any = torch._prims_common
+    lies = room.is_contiguous_for_memory_format
+
+    def unnoted(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        symbols = (n for n in (*tensor.shape, *tensor.stride()) if isinstance(n, torch.SymInt))
+        env = next((symbol.node.shape_env for symbol in symbols), None)
+        with env.suppress_guards() if env is not None else nullcontext():
+            return lies(tensor, *args, **kwargs)
+
+    room.is_contiguous_for_memory_format = unnoted
+    try:
+        yield
+    finally:
+        room.is_contiguous_for_memory_format = lies
+
+
 _mkldnn: Any = torch._C._get_mkldnn_enabled
 
 

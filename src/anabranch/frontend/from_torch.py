@@ -41,6 +41,7 @@ from anabranch.frontend.export_patches import (
     brief,
     keywords_as_names,
     last_states_shaped,
+    layouts_not_asked,
     numbers_kept,
     quiet,
     recurrences_of_any_length,
@@ -150,7 +151,7 @@ def export_dynamic(
     with neutral(), under.restored(), torch.inference_mode(inference), own_kernels():
         check(module, args, kwargs)
         args, kwargs = apart((args, dict(kwargs)))
-        with recurrences_of_any_length():
+        with recurrences_of_any_length(), layouts_not_asked():
             return _exported(module, args, kwargs, dynamic_shapes)[0]
 
 

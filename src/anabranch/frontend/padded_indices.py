@@ -66,6 +66,8 @@ class PaddedIndices:
     within: dict[str, tuple[int, int]] = field(default_factory=dict)
     counted: dict[str, _Count] = field(default_factory=dict)
     most: int | None = None
+    tables: set[str] = field(default_factory=set)
+    """Constants whose numbers are known."""
     row_numbers: set[str] = field(default_factory=set)
     """Values that are numbers of rows of the call itself: padding was neutral where a place was
     looked for."""
@@ -77,6 +79,7 @@ class PaddedIndices:
             return
         if not isinstance(table, FakeTensor):
             self.within[constant.name] = int(table.min()), int(table.max())
+            self.tables.add(constant.name)
 
     def check(self, name: str, node: Node, call: PaddedCall) -> None:
         """MixedRowsError where the operator may fail for padding alone."""
@@ -86,12 +89,16 @@ class PaddedIndices:
                 rows_inside = size - 1 - count.beyond if count is not None else 0
                 if count is None or rows_inside < self.rows or not (count.rises or count.low >= 0):
                     raise MixedRowsError(OUTSIDE)
-                self.most = min(rows_inside, rows_inside if self.most is None else self.most)
+                self.up_to(rows_inside)
         divisor = call.arguments.get("other")
         if name in DIVISIONS and isinstance(divisor, Ref) and not _fractional(node.types[0]):
             own = self.axes.get(divisor.name, ())
             if not all(self._as_a_row(divisor.name, rows) or rows.fill for rows in own):
                 raise MixedRowsError(DIVIDED)
+
+    def up_to(self, rows: int) -> None:
+        """A call has so many rows at most, padding among them."""
+        self.most = rows if self.most is None else min(rows, self.most)
 
     def note(self, name: str, node: Node, call: PaddedCall) -> None:
         """What is known of the results."""

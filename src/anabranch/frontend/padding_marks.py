@@ -13,11 +13,13 @@ the graph computes what the model does.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
+from anabranch.errors import CaptureError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.padded_axes import CARRIED, MixedRowsError, Number, PaddedAxis, PaddedCall
 from anabranch.frontend.padded_indices import SAME
@@ -39,13 +41,19 @@ Types = Mapping[str, TensorType]
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """Of the node of this number in a graph, an operand: along this axis of it, padding becomes
-    `fill`. For attention the mask, which may not be there yet: its last axis is that of keys."""
+    """An operand of a node: along this axis of it, padding becomes `fill`. `op`: what the node
+    calls; `node`: its number among the nodes of a graph that call it, of which there are `count`.
+    For attention the operand is the mask, which may not be there yet: its last axis is that of
+    keys.
+
+    Graphs of two sizes may have other numbers of nodes: a slice of all of a table is none."""
 
     node: int
     operand: str
     axis: int
     fill: Number
+    op: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +99,26 @@ def _sources(index: Arg, makers: Mapping[str, Node], table: Types) -> Iterator[s
         index = read
 
 
+def numbered(nodes: Sequence[Node]) -> Iterator[tuple[int, Node]]:
+    """The nodes, each with its number among those that call the same operator."""
+    met = Counter[str]()
+    for node in nodes:
+        name = ops.packet_name(node.op)
+        yield met[name], node
+        met[name] += 1
+
+
 def hiding(
-    number: int, name: str, call: PaddedCall, operand: str, rows: PaddedAxis, type: TensorType
+    number: tuple[int, int],
+    name: str,
+    call: PaddedCall,
+    operand: str,
+    rows: PaddedAxis,
+    type: TensorType,
 ) -> Hidden | None:
-    """What hides padding from this node, which works along the axis of an operand; None if nobody
-    knows."""
+    """What hides padding from a node, which works along the axis of an operand; None if nobody
+    knows. `number`: of the node among those that call the same, and how many there are."""
+    node, count = number
     if (rows.outer, rows.inner) != (1, 1):
         return None
     if name == "aten.scaled_dot_product_attention":
@@ -103,14 +126,14 @@ def hiding(
         last = call.at(MASK, len(shape) - 1) if shape else rows
         alike = last is not None and (last.outer, last.inner) == (1, 1)
         causal = call.arguments.get("is_causal")
-        return Hidden(number, MASK, -1, -math.inf) if alike and not causal else None
+        return Hidden(node, MASK, -1, -math.inf, name, count) if alike and not causal else None
     for fill in NEUTRAL:
         try:
             SUMS[name](call, replace(rows, fill=fill))
         except (MixedRowsError, KeyError):
             continue
         own = _as(fill, type.dtype)
-        return None if own is None else Hidden(number, operand, rows.axis, own)
+        return None if own is None else Hidden(node, operand, rows.axis, own, name, count)
     return None
 
 
@@ -162,14 +185,22 @@ class _Marking:
         where = self._call("marks", "aten.eq.Scalar", Ref(marked.name), mark)
         plain = self._call("unmarked", "aten.masked_fill.Scalar", Ref(marked.name), where, 0)
         names = {marked.name: plain.name}
-        asked: dict[int, list[Hidden]] = {}
+        asked: dict[tuple[str, int], list[Hidden]] = {}
+        calls = Counter(ops.packet_name(node.op) for node in self.source.nodes)
         for hidden in self.marking.hidden:
-            asked.setdefault(hidden.node, []).append(hidden)
-        for number, node in enumerate(self.source.nodes):
+            asked.setdefault((hidden.op, hidden.node), []).append(hidden)
+            if calls[hidden.op] != hidden.count:
+                raise CaptureError(
+                    "the model is another graph at this size",
+                    f"it calls {hidden.op} {calls[hidden.op]} times, and {hidden.count} times at "
+                    "those at which padding was proved harmless",
+                    "compile this size for itself, without dynamic_shapes",
+                )
+        for number, node in numbered(self.source.nodes):
             args = tuple(rename(arg, names) for arg in node.args)
             kwargs = tuple((key, rename(arg, names)) for key, arg in node.kwargs)
             node = replace(node, args=args, kwargs=kwargs) if marked.name in node.uses else node
-            for hidden in asked.get(number, ()):
+            for hidden in asked.get((ops.packet_name(node.op), number), ()):
                 node = self._hidden(node, hidden)
             self.nodes.append(node)
         return replace(self.source, nodes=tuple(self.nodes))

@@ -22,12 +22,15 @@ with states is never called for a part of a call.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
 from anabranch.frontend.captured import Captured
+from anabranch.frontend.index_values import IndexValues
 from anabranch.frontend.padded_axes import (
     CARRIED,
     MADE,
@@ -49,12 +52,14 @@ from anabranch.frontend.padding_marks import (
     MarkedPadding,
     can_mark,
     hiding,
+    numbered,
     with_infinities,
     with_marks,
 )
 from anabranch.frontend.padding_numbers import ADDING, PaddingNumbers
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Node, Ref
+from anabranch.ir.key import digest_tensor
 from anabranch.ir.ops import arguments, packet_name
 from anabranch.ir.padding_marks import MARKS
 from anabranch.ir.types import TensorType
@@ -65,6 +70,8 @@ RowAxis = tuple[int, int, int]
 of the two is 0 where it depends on other dimensions, and follows from how long the axis is."""
 REPEATABLE = frozenset(f"aten.{name}" for name in ("any", "all", "amax", "amin", "max", "min"))
 """Operators that give the same for some rows and for these with copies of one."""
+REACH = 4096
+"""Up to which size masks are looked at, element by element, where a dimension has no end."""
 COPYING_OPS = (*CARRIED, *POINTWISE, "aten.cat", "aten.stack", "aten.index")
 """Operators whose results have numbers of their operands, or are looked at apart there."""
 
@@ -88,7 +95,8 @@ class PaddingProof:
     padded, None for any number. `apart`: rows do not meet, none
     depends on its number, they share no drawn number, and nothing is written, so a call may also be
     answered in pieces. `true_masks`: truth values are padded with True in place of zeros. `marked`:
-    the proof is of the graph that reads these marks."""
+    the proof is of the graph that reads these marks. `tables`: the model's names of tensors whose
+    numbers it relies on, and what names their contents (`ir.key.digest_tensor`)."""
 
     zeros: tuple[bool, ...]
     results: tuple[tuple[RowAxis, ...], ...]
@@ -97,6 +105,7 @@ class PaddingProof:
     true_masks: bool = False
     most: int | None = None
     marked: MarkedPadding | None = None
+    tables: tuple[tuple[str, str], ...] = ()
 
     def number(self, place: int, dtype: torch.dtype) -> int | None:
         """What a tensor of a call is padded with; None for copies of its last row."""
@@ -115,38 +124,43 @@ def padding_proof(
     sizes: tuple[int, int],
     rows: Sequence[Sequence[RowAxis]],
     marks: bool = False,
+    reach: int | None = None,
 ) -> PaddingProof:
     """That calls may be padded along the axis that has these two `sizes` in the two captures.
     `rows`: for each tensor of a call where it has rows. Masks are padded with zeros where copies
     of the last row would not do, or do for few rows alone, or with True; where none of it would do,
-    and `marks` says so, an input with numbers by which the graph knows its padding. UnprovenError
-    if they would not do either."""
-    first: UnprovenError | None = None
-    proofs: list[PaddingProof] = []
+    and `marks` says so, an input with numbers by which the graph knows its padding. `reach`: the
+    largest size of the axis, None where it has no end. UnprovenError if padding is not harmless, or
+    nobody knows."""
     types = [value.type for value in captured.graph.call_inputs]
-    for zeros, true_masks in _paddings(types, rows):
-        try:
-            proofs.append(_PaddingWalk(captured, other, sizes).proof(rows, zeros, true_masks))
-        except UnprovenError as unproven:
-            first = first or unproven
-            continue
-        if proofs[-1].most is None:
-            return proofs[-1]
-    if proofs:
-        return max(proofs, key=lambda proof: proof.most or 0)
-    assert first is not None
-    if not marks or captured.graph.states:
-        raise first
     refusals = list[UnprovenError]()
-    for place in can_mark(captured, rows):
-        marking = MarkedPadding(place, rows[place][0][0])
-        marked_too = ((*z[:place], True, *z[place + 1 :]) for z, _ in _paddings(types, rows))
-        for zeros in dict.fromkeys(marked_too):
+    walk = partial(_PaddingWalk, captured, other, sizes)
+    for by_numbers in (False, True):  # which hold up to a size, and take longer
+        proofs: list[PaddingProof] = []
+        for zeros, true_masks in _paddings(types, rows):
             try:
-                return _marked_proof(captured, other, sizes, rows, zeros, marking)
+                proofs.append(walk(reach, by_numbers).proof(rows, zeros, true_masks))
             except UnprovenError as unproven:
                 refusals.append(unproven)
-    raise next(iter(refusals), first)  # what cannot be hidden is what a person needs to know
+                continue
+            if proofs[-1].most is None:
+                return proofs[-1]
+        if proofs:
+            return max(proofs, key=lambda proof: proof.most or 0)
+    if not marks or captured.graph.states:
+        raise refusals[0]
+    unmarked, refusals = refusals[0], []
+    for by_numbers in (False, True):
+        for place in can_mark(captured, rows):
+            marking = MarkedPadding(place, rows[place][0][0])
+            marked_too = ((*z[:place], True, *z[place + 1 :]) for z, _ in _paddings(types, rows))
+            for zeros in dict.fromkeys(marked_too):
+                asked = reach, by_numbers
+                try:
+                    return _marked_proof(captured, other, sizes, rows, zeros, marking, asked)
+                except UnprovenError as unproven:
+                    refusals.append(unproven)
+    raise next(iter(refusals), unmarked)  # what cannot be hidden is what a person needs to know
 
 
 def _marked_proof(
@@ -156,14 +170,15 @@ def _marked_proof(
     rows: Sequence[Sequence[RowAxis]],
     zeros: tuple[bool, ...],
     marking: MarkedPadding,
+    asked: tuple[int | None, bool],
 ) -> PaddingProof:
     """The proof of the graph that reads marks, once it is known where it needs them."""
-    asking = _PaddingWalk(captured, other, sizes, hidden=[])
+    asking = _PaddingWalk(captured, other, sizes, *asked, hidden=[])
     asking.proof(rows, zeros, False)
     assert asking.hidden is not None
     marking = replace(marking, hidden=tuple(asking.hidden))
     first, second = (with_marks(each, [marking]) for each in (captured, other))
-    walk = _PaddingWalk(first, second, sizes, marked=marking.place)
+    walk = _PaddingWalk(first, second, sizes, *asked, marked=marking.place)
     return replace(walk.proof(rows, zeros, False), marked=marking)
 
 
@@ -188,6 +203,9 @@ class _PaddingWalk:
     first: Captured
     second: Captured
     sizes: tuple[int, int]
+    reach: int | None
+    by_numbers: bool
+    """Whether values of row numbers alone are looked at."""
     axes: dict[str, tuple[PaddedAxis, ...]] = field(default_factory=dict)
     types: dict[str, TensorType] = field(default_factory=dict)
     shapes: Shapes = field(default_factory=dict)
@@ -202,13 +220,22 @@ class _PaddingWalk:
     """Where padding would have to be hidden, which is taken to be so; None to refuse it."""
     marked: int | None = None
     """The tensor of a call whose padding is marks."""
+    unruled: dict[str, UnprovenError] = field(default_factory=dict)
+    """Values of row numbers alone of which no rule says where their rows are, and why."""
+    tables: set[str] = field(default_factory=set)
+    """Constants whose numbers were looked at."""
     step: int = 0
+    """The number of the node among those that call the same operator."""
+    calls: Counter[str] = field(init=False)
     numbers: PaddingNumbers = field(init=False)
     indices: PaddedIndices = field(init=False)
+    by_index: IndexValues = field(init=False)
 
     def __post_init__(self) -> None:
+        self.calls = Counter(packet_name(node.op) for node in self.first.graph.nodes)
         self.numbers = PaddingNumbers(self.axes, self.types, self.shapes)
         self.indices = PaddedIndices(self.axes, self.types, max(self.sizes))
+        self.by_index = IndexValues(self.sizes, self.reach or max(REACH, *self.sizes))
 
     def proof(
         self, rows: Sequence[Sequence[RowAxis]], zeros: tuple[bool, ...], true_masks: bool
@@ -221,6 +248,7 @@ class _PaddingWalk:
         for constant in graph.constants:
             self._declare(constant.name, constant.type, constant.type)
             self.indices.hold(constant)
+            self.by_index.hold(constant)
             if constant.type.numel == 1 and not constant.source and constant.value is not None:
                 self.numbers.content[constant.name] = constant.value.item()
         count = len(graph.call_inputs)
@@ -239,7 +267,8 @@ class _PaddingWalk:
             if axes:
                 self.axes[value.name] = axes
         checked = self._only_checked()
-        for self.step, (node, alike) in enumerate(zip(graph.nodes, twin.nodes, strict=True)):
+        pairs = zip(numbered(graph.nodes), twin.nodes, strict=True)
+        for (self.step, node), alike in pairs:
             try:
                 self._step(node, alike)
             except MixedRowsError as mixed:
@@ -267,7 +296,7 @@ class _PaddingWalk:
         origins = {name: node.origin for node in graph.nodes for name in node.results}
         for state in graph.states:
             new = graph.outputs[state.output].name
-            if new in self.axes or new in self.spoiled:
+            if new in self.axes or new in self.spoiled or new in self.unruled:
                 raise UnprovenError(
                     f"the model writes to {state.path}, and padding would be written, too",
                     origins.get(new, ""),
@@ -277,6 +306,8 @@ class _PaddingWalk:
         """A check may hold of the rows of a call and not of zeros."""
         for check in self.first.signature.checks:
             name = check.ref.name if check.ref is not None else ""
+            if name in self.unruled:
+                raise self.unruled[name]
             if name in self.spoiled or (any(zeros) and name in self.axes):
                 raise UnprovenError("a check that the model makes reads padding", check.origin)
 
@@ -286,12 +317,22 @@ class _PaddingWalk:
         results, apart = [], not self.draws and not self.first.graph.states
         for leaf in self.first.signature.outputs:
             name = leaf.ref.name if leaf.ref is not None else ""
+            if name in self.unruled:
+                raise self.unruled[name]
             if name in self.spoiled:
                 raise UnprovenError(f"the result %{name} is of the last row, which is padding")
             results.append(tuple((a.axis, a.outer, a.inner) for a in self.axes.get(name, ())))
             plain = len(results[-1]) < 2 and all(outer == 1 for _, outer, _ in results[-1])
             apart = apart and name not in self.met and plain
-        return PaddingProof(zeros, tuple(results), self.least, apart, most=self.indices.most)
+        most, tables = self.indices.most, tuple(self._tables())
+        return PaddingProof(zeros, tuple(results), self.least, apart, most=most, tables=tables)
+
+    def _tables(self) -> Iterator[tuple[str, str]]:
+        read = self.tables | self.indices.tables
+        for constant in self.first.graph.constants:
+            if constant.name in read and constant.source and constant.value is not None:
+                digest = digest_tensor(constant.value)
+                yield from ((path, digest) for path in constant.source)
 
     def _declare(self, name: str, type: TensorType, wide: TensorType) -> None:
         self.types[name], self.shapes[name], self.wide[name] = type, type.shape, wide.shape
@@ -324,6 +365,45 @@ class _PaddingWalk:
             self._declare(result, type, wide)
         if used := next((value for value in node.uses if value in self.spoiled), None):
             raise MixedRowsError(f"it reads %{used}, which is of the last row, and that is padding")
+        unruled = next((self.unruled[value] for value in node.uses if value in self.unruled), None)
+        try:
+            if unruled is None:
+                self._by_rule(node, twin)
+        except MixedRowsError as refusal:
+            unruled = UnprovenError(f"{node.op}: {refusal}", node.origin)
+            if not self._by_all_sizes(node, twin, unruled):
+                raise
+        else:
+            if unruled is None and self.by_numbers:
+                self.by_index.note(node, twin)
+            elif unruled is not None and not self._by_all_sizes(node, twin, unruled):
+                raise unruled
+        self._fill_by_index(node)
+
+    def _by_all_sizes(self, node: Node, twin: Node, refusal: UnprovenError) -> bool:
+        """Whether a value is of row numbers alone. It may have its rows in order though what it is
+        computed of has not: its numbers say so."""
+        if self.by_numbers and _sized_alike(node, twin):
+            self.by_index.note(node, twin)
+        if not set(node.results) <= self.by_index.nodes.keys():
+            return False
+        (result,) = node.results
+        in_order = self.by_index.first_rows(result)
+        if in_order is None:
+            self.unruled[result] = refusal
+            return True
+        self.axes[result], most = in_order
+        self.met.add(result)
+        self._rely(result, most)
+        return True
+
+    def _rely(self, value: str, most: int) -> None:
+        """That numbers of a value were looked at, up to so many rows."""
+        self.tables.update(self.by_index.tables[value])
+        if self.reach is None or most < self.reach:
+            self.indices.up_to(most)
+
+    def _by_rule(self, node: Node, twin: Node) -> None:
         name, call = packet_name(node.op), self._call(node)
         fresh = not any(value in self.axes for value in node.uses)
         self._check_numbers(name, node, twin, fresh)
@@ -342,6 +422,22 @@ class _PaddingWalk:
             self.numbers.fill(name, node, call)
         elif name in ADDING:
             self.numbers.fill_added(node, call)
+
+    def _fill_by_index(self, node: Node) -> None:
+        """The numbers of padding that can be looked up, for they depend on row numbers alone."""
+        if not self.by_numbers:
+            return
+        result, filled = node.results[0], list[PaddedAxis]()
+        axes = self.axes.get(result, ())
+        for rows in axes:
+            told = self.by_index.fill(result, axes, rows.axis) if rows.fill is None else None
+            if told is not None:
+                number, most = told
+                rows = replace(rows, fill=number)
+                self._rely(result, most)
+            filled.append(rows)
+        if filled:
+            self.axes[result] = tuple(filled)
 
     def _call(self, node: Node) -> PaddedCall:
         shape, own = node.types[0].shape, self.indices.row_numbers
@@ -438,7 +534,7 @@ class _PaddingWalk:
         (value, *_) = call.refs(operand)
         if self.hidden is None:
             raise refusal
-        hidden = hiding(self.step, name, call, operand, rows, self.types[value])
+        hidden = hiding((self.step, self.calls[name]), name, call, operand, rows, self.types[value])
         if hidden is None:
             raise refusal
         self.hidden.append(hidden)
@@ -565,6 +661,14 @@ def _differ(captured: Captured, other: Captured) -> bool:
         or [(state.path, first.outputs[state.output]) for state in first.states]
         != [(state.path, second.outputs[state.output]) for state in second.states]
     )
+
+
+def _sized_alike(node: Node, twin: Node) -> bool:
+    """Whether no numbers differ but those by which an operator says how large its result is."""
+    name = packet_name(node.op)
+    if _same((node.args, node.kwargs), (twin.args, twin.kwargs)):
+        return True
+    return name in SIZED or _same_but(MADE.get(name), node, twin)
 
 
 def _same_but(name: str | None, node: Node, twin: Node) -> bool:
