@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import anabranch
 from anabranch.compiled.calls import Compiled
@@ -171,3 +174,108 @@ def test_a_decoder_of_transformers_with_a_sliding_window(attention: str) -> None
     for count in BETWEEN:
         ids = tokens(count)
         torch.testing.assert_close(fast(ids), model(ids))
+
+
+COUNT = Dim("count", min=1, max=BLOCK)
+
+
+def sequences(count: int) -> tuple[Tensor, Tensor]:
+    """Vectors, and how many of each sequence are its own."""
+    return torch.randn(3, count, 8), torch.tensor([count, 1, max(1, count // 2)])
+
+
+class LastOfEach(nn.Module):
+    """The last row of each sequence by its length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        y: Tensor = self.project(x).cumsum(1)[torch.arange(x.shape[0]), lengths - 1].relu()
+        return y
+
+
+class Packs(nn.Module):
+    """Recurrent layers over packed rows."""
+
+    def __init__(self, kind: Any, bidirectional: bool) -> None:
+        super().__init__()
+        self.layers = kind(8, 4, 2, batch_first=True, bidirectional=bidirectional)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        packed = pack_padded_sequence(x.relu(), lengths, True, enforce_sorted=False)
+        y, state = self.layers(packed)
+        y = pad_packed_sequence(y, True, total_length=x.shape[1])[0]
+        return y, state if isinstance(state, Tensor) else state[0]
+
+
+def by_lengths(model: nn.Module, **more: Any) -> Compiled:
+    options = {**QUICK, "sizes": SIZES, "unseen": "refuse", **more}
+    dynamic = {"x": {1: COUNT}, "lengths": None}
+    return anabranch.compile(model.eval(), sequences(BLOCK), dynamic_shapes=dynamic, **options)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [LastOfEach(), *(Packs(kind, both) for kind in (nn.GRU, nn.LSTM) for both in (False, True))],
+)
+def test_rows_are_picked_by_lengths(model: nn.Module) -> None:
+    """Of sizes below those of the example, too."""
+    fast = by_lengths(model)
+    for count in BETWEEN:
+        args = sequences(count)
+        torch.testing.assert_close(fast(*args), model(*args))
+
+
+def test_rows_that_a_call_does_not_have_are_not_picked_from_padding(tmp_path: Path) -> None:
+    model = LastOfEach().eval()
+    by_lengths(model).save(tmp_path / "plan")
+    loaded = anabranch.load(tmp_path / "plan", target="cpu")
+    x = torch.randn(3, 7, 8)
+    for fast in (by_lengths(model), loaded):
+        with pytest.raises(InputError, match="count is 7, and the call picks row 7"):
+            fast(x, torch.tensor([8, 1, 2]))
+        with pytest.raises(InputError, match="count is 7, and the call picks row -1"):
+            fast(x, torch.tensor([0, 1, 2]))
+        torch.testing.assert_close(
+            fast(x, torch.tensor([7, 1, 2])), model(x, torch.tensor([7, 1, 2]))
+        )
+    eager = by_lengths(model, unseen="eager")
+    for lengths in ([0, 1, 2], [-3, 7, 7]):  # counted from the last row of the call
+        args = x, torch.tensor(lengths)
+        torch.testing.assert_close(eager(*args), model(*args))
+    with pytest.raises(IndexError):
+        eager(x, torch.tensor([8, 1, 2]))
+
+
+class Prefilled(nn.Module):
+    """Keys go to a cache at positions that the call says."""
+
+    def __init__(self, by_index: bool) -> None:
+        super().__init__()
+        self.by_index, self.project = by_index, nn.Linear(8, 8)
+        self.register_buffer("keys", torch.zeros(2, 24, 8))
+
+    def forward(self, x: Tensor, at: Tensor) -> Tensor:
+        keys: Any = self.keys
+        if self.by_index:
+            keys[:, at] = self.project(x)
+        else:
+            keys.index_copy_(1, at, self.project(x))
+        seen = torch.arange(24)[None] <= at[:, None]
+        y: Tensor = F.scaled_dot_product_attention(x, keys, keys, attn_mask=seen)
+        return y
+
+
+@pytest.mark.parametrize("by_index", [False, True])
+def test_a_cache_is_filled_at_positions(by_index: bool) -> None:
+    model = Prefilled(by_index).eval()
+    eager = copy.deepcopy(model)
+    options: dict[str, Any] = {**QUICK, "sizes": SIZES, "unseen": "refuse"}
+    example = torch.randn(2, BLOCK, 8), torch.arange(BLOCK)
+    fast = anabranch.compile(model, example, dynamic_shapes=({1: COUNT}, {0: COUNT}), **options)
+    for count, begin in ((5, 0), (3, 5), (1, 8), (7, 9), (16, 2)):
+        args = torch.randn(2, count, 8), torch.arange(count) + begin
+        torch.testing.assert_close(fast(*args), eager(*args))
+        torch.testing.assert_close(model.keys, eager.keys)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from anabranch.compiled.size_proofs import proved, tensors_of
@@ -58,7 +59,8 @@ def chosen(job: Job, dynamic_shapes: Any, sizes: Any) -> tuple[SizedCalls, list[
     shapes = read_dynamic_shapes(job.model, *example, shapes, job.surroundings, job.trace)
     calls = proved(job, shapes)
     paddable = [isinstance(proof, PaddingProof) for proof in calls.proofs]
-    at = buckets(job, shapes, sizes, paddable)
+    positional, named = calls.inside(*example, [each.least for each in shapes.dimensions])
+    at = buckets(replace(job, args=positional, kwargs=named), shapes, sizes, paddable)
     told = "run the model as it is" if job.options.unseen == "eager" else "are refused"
     for dimension, proof in zip(shapes.dimensions, calls.proofs, strict=True):
         if isinstance(proof, Refused):

@@ -211,8 +211,7 @@ class Compiled(Plans):
             # What is decided by its neighbours is compiled after them.
             chosen = sorted(chosen, key=lambda at: not among[at].own)
             resized = [
-                calls.shapes.resized(plan_request.args, dict(plan_request.kwargs), at)
-                for at in chosen
+                calls.resized(plan_request.args, dict(plan_request.kwargs), at) for at in chosen
             ]
             if workers is not None and len(chosen) > 1:
                 until = Deadline(stop=plan_request.stop)
@@ -261,7 +260,7 @@ class Compiled(Plans):
             elif at not in buckets.sizes():
                 job, dimensions = buckets.entries[0].job, buckets.sized.shapes.dimensions
                 read_sizes([at], dimensions)
-                args, kwargs = buckets.sized.shapes.resized(job.args, dict(job.kwargs), at)
+                args, kwargs = buckets.sized.resized(job.args, dict(job.kwargs), at)
                 with self._capturing():
                     example = job.args, job.kwargs
                     self._add(request(args, kwargs, sized=buckets.sized, at=at, resized=example))

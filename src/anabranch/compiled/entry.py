@@ -71,7 +71,7 @@ def job_of(job: Job, sized: SizedCalls | None, at: tuple[int, ...]) -> Job:
     told of."""
     if sized is None:
         return job
-    args, kwargs = sized.shapes.resized(job.args, dict(job.kwargs), at)
+    args, kwargs = sized.resized(job.args, dict(job.kwargs), at)
     return replace(job, args=args, kwargs=kwargs)
 
 

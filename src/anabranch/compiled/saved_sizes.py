@@ -83,6 +83,9 @@ def _fits(saved: SavedSizes, ranks: Sequence[int], results: int) -> bool:
             return False
         if any(outer == inner == 0 for _, outer, inner in rows):
             return False
+        if not all(0 <= place < len(ranks) for place, _ in proof.picked):
+            return False
+        sizes += [abs(more) + 1 for _, more in proof.picked]
         if proof.marked is not None:
             if not 0 <= proof.marked.place < len(ranks):
                 return False

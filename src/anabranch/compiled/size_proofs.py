@@ -153,7 +153,10 @@ def _of_all_sizes(proofs: Sequence[PaddingProof]) -> PaddingProof:
     least, apart = max(first.least, last.least), first.apart and last.apart
     most = min((proof.most for proof in proofs if proof.most is not None), default=None)
     tables = tuple(dict.fromkeys(table for proof in proofs for table in proof.tables))
-    return replace(first, results=results, least=least, apart=apart, most=most, tables=tables)
+    picked = tuple(sorted({each for proof in proofs for each in proof.picked}))
+    return replace(
+        first, results=results, least=least, apart=apart, most=most, tables=tables, picked=picked
+    )
 
 
 def _of_both(first: RowAxis, other: RowAxis) -> RowAxis:
@@ -230,7 +233,7 @@ def _differs(
     reads_marks: Captured | None,
 ) -> Refused | None:
     """What is wrong with a padded call of the model itself, or of its graph; None if nothing is."""
-    args, kwargs = sized.shapes.resized(job.args, dict(job.kwargs), sizes)
+    args, kwargs = sized.resized(job.args, dict(job.kwargs), sizes)
     leaves, tree = pytree.tree_flatten((args, kwargs))
     extended = sized.padded(tensors_of(args, kwargs), sizes, full)
     tensors = iter(extended)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from anabranch.frontend.dynamic_shapes import (
     DynamicShapes,
@@ -47,6 +48,38 @@ class SizedCalls:
                 for axis in at:
                     extended[place] = padded(extended[place], axis, size, more, number)
         return extended
+
+    def resized(self, args: Any, kwargs: Any, sizes: Sequence[int]) -> tuple[Any, Any]:
+        """The call with tensors of these sizes, and numbers of rows that there are."""
+        return self.inside(*self.shapes.resized(args, kwargs, sizes), sizes)
+
+    def inside(self, args: Any, kwargs: Any, sizes: Sequence[int]) -> tuple[Any, Any]:
+        """The call, and of its numbers that pick rows those that there are at these sizes."""
+        leaves, tree = pytree.tree_flatten((args, kwargs))
+        places = [number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        for size, proof in zip(sizes, self.proofs, strict=True):
+            for place, more in proof.picked if isinstance(proof, PaddingProof) else ():
+                held = leaves[places[place]]
+                inside = held.clamp(-more, size - 1 - more)
+                if not torch.equal(inside, held):
+                    leaves[places[place]] = inside
+        call: tuple[Any, Any] = pytree.tree_unflatten(leaves, tree)
+        return call
+
+    def outside(
+        self, tensors: Sequence[Tensor], sizes: Sequence[int], full: Sequence[int]
+    ) -> Refused | None:
+        """Which rows a call picks that it does not have, counted from the first one; None if it may
+        be padded. It waits for the device, where it picks rows."""
+        for (size, _, _, proof), name in self._grown_by_name(sizes, full):
+            for place, more in proof.picked:
+                if not tensors[place].numel():
+                    continue
+                low, high = (int(end) + more for end in tensors[place].aminmax())
+                if low < 0 or high >= size:
+                    row = low if low < 0 else high
+                    return Refused(f"{name} is {size}, and the call picks row {row}")
+        return None
 
     def cut(self, leaves: Sequence[Any], sizes: Sequence[int], full: Sequence[int]) -> list[Any]:
         """The leaves of a result without padding, without gaps in memory of their own where that is
@@ -110,6 +143,13 @@ class SizedCalls:
                 assert isinstance(proof, PaddingProof) and rows is not None
                 yield size, more, rows, proof
 
+    def _grown_by_name(
+        self, sizes: Sequence[int], full: Sequence[int]
+    ) -> Iterator[tuple[tuple[int, int, list[list[RowAxis]], PaddingProof], str]]:
+        pairs = zip(self.shapes.dimensions, sizes, full, strict=True)
+        names = [dimension.name for dimension, size, more in pairs if size != more]
+        return zip(self._grown(sizes, full), names, strict=True)
+
     @property
     def markings(self) -> tuple[MarkedPadding, ...]:
         """What the graph of a plan reads of its padding, one after the other."""
@@ -128,5 +168,6 @@ class SizedCalls:
                 how += f", which is hidden at {len(proof.marked.hidden)} operators"
             least = f", from {proof.least} rows on" if proof.least > 1 else ""
             most = f", to {proof.most} rows at most" if proof.most is not None else ""
+            how += ", where a call has the rows that it picks" if proof.picked else ""
             lines.append(f"{dimension}: padded{least}{most}, {how}")
         return lines

@@ -123,6 +123,8 @@ class Buckets:
         """Whether there is a result, and the result; else why there is none, in words."""
         plan = self._chosen_for(sizes)
         if isinstance(plan, int):
+            if why := self.sized.outside(tensors, sizes, self.entries[plan].at):
+                return False, str(why)
             return True, self._padded(plan, tensors, sizes)
         return self._in_pieces(tensors, sizes) if plan is None else (False, plan)
 
@@ -136,7 +138,9 @@ class Buckets:
             if tensors is None or sizes is None:
                 return None
             plan = self._chosen_for(sizes)
-            return (plan, tensors, sizes) if type(plan) is int else None
+            if type(plan) is not int or self.sized.outside(tensors, sizes, self.entries[plan].at):
+                return None
+            return plan, tensors, sizes
 
         def answer(call: _Found) -> Any:
             return self._padded(*call)

@@ -293,6 +293,8 @@ def _padded(
     if isinstance(total, _Longest):
         longest: Any = lengths.max().item()
         x = torch.cat([x, x[:1]]).narrow(0, 0, longest)  # all of it would be a case of its own
+    elif total == x.shape[0]:
+        pass
     elif type(total) is int and type(x.shape[0]) is int and total < x.shape[0]:
         _check((lengths <= total).all(), f"total_length={total} is less than the longest sequence")
         x = x[:total]

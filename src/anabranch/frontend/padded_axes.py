@@ -131,9 +131,10 @@ def gathered(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
     _only(name, "self", "index")
     own, index = call.at("self", axis), call.at("index", axis)
     if axis in dims_of(call, len(call.shapes[value])):
-        if name == "self" and _picks_own(call, call.refs("index")[0], own):
+        picks_own = _picks_own(call, call.refs("index")[0], own)
+        if name == "self" and picks_own:
             return None
-        if own is not None:
+        if own is not None and not picks_own:
             raise MixedRowsError("it picks rows of the padded axis")
         return axis
     if own is None or index is None:
@@ -309,6 +310,34 @@ def index(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
     return axis if axis < places[0] else axis - len(places) + width
 
 
+def written(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
+    """Writing to places of what has no rows there: numbers and places have them."""
+    if name == "self":
+        raise MixedRowsError("it writes to what is padded itself")
+    ndim = len(call.result)
+    if "source" in call.arguments:
+        if axis != (0 if name == "index" else dims_of(call, ndim)[0]):
+            raise MixedRowsError("it writes rows on another axis than that of the places")
+        return None
+    _only(name, "indices", "values")
+    if call.arguments.get("accumulate"):
+        raise MixedRowsError("it adds what padding has, too")
+    indices = call.arguments["indices"]
+    assert isinstance(indices, tuple)
+    places = [place for place, arg in enumerate(indices) if isinstance(arg, Ref)]
+    if places != list(range(places[0], places[-1] + 1)):
+        raise MixedRowsError("its indices are not beside each other")
+    names = [arg.name for arg in indices if isinstance(arg, Ref)]
+    if any(rows.axis != len(call.shapes[n]) - 1 for n in names for rows in call.axes.get(n, ())):
+        raise MixedRowsError("its places have rows on several axes")
+    width = max(len(call.shapes[operand]) for operand in names)
+    whole = ndim - len(places) + width
+    last = places[0] + width - 1
+    if name == "values" and axis + whole - len(call.shapes[value]) != last:
+        raise MixedRowsError("it writes rows on another axis than that of the places")
+    return None
+
+
 def picks(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
     """`select`: one index of an axis, which is gone then."""
     _only(name, "self")
@@ -438,6 +467,7 @@ RULES: Mapping[str, AxisRule] = {
     **_named(embedding, "embedding"),
     **_named(index_select, "index_select"),
     **_named(index, "index"),
+    **_named(written, "index_copy index_put"),
     **_named(picks, "select select_copy"),
     **_named(slices, "slice slice_copy narrow"),
     **_named(joined, "cat stack"),
@@ -448,6 +478,8 @@ RULES: Mapping[str, AxisRule] = {
 }
 """By operator, views aside. What is not here is not known to keep rows apart."""
 
+WRITING: Sequence[str] = ("aten.index_copy", "aten.index_put")
+"""Operators that write to places which are told: of padding again to that of the last row."""
 SIZED: Sequence[str] = tuple(
     f"aten.{name}"
     for name in (

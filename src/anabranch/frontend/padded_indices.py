@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from anabranch.frontend.padded_axes import CARRIED, MixedRowsError, PaddedAxis, PaddedCall, dims_of
 from anabranch.ir import ops
 from anabranch.ir.graph import Constant, Node, Ref
+from anabranch.ir.ops import arguments, packet_name
 from anabranch.ir.types import TensorType
 
 SAME = (*CARRIED, "aten._to_copy", "aten.to", "aten.copy")
@@ -68,6 +69,12 @@ class PaddedIndices:
     most: int | None = None
     tables: set[str] = field(default_factory=set)
     """Constants whose numbers are known."""
+    told: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Values with numbers of a tensor of the call, by its place, and what was added to them."""
+    turned: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Values that count the rows of sequences from their last ones, whose numbers such a tensor
+    has, and behind them go on as ever: where(i < length, length - 1 - i, i)."""
+    makers: dict[str, Node] = field(default_factory=dict)
     row_numbers: set[str] = field(default_factory=set)
     """Values that are numbers of rows of the call itself: padding was neutral where a place was
     looked for."""
@@ -84,7 +91,8 @@ class PaddedIndices:
     def check(self, name: str, node: Node, call: PaddedCall) -> None:
         """MixedRowsError where the operator may fail for padding alone."""
         for value, size in _picked(name, call):
-            if not all(self._inside(value, rows, size) for rows in self.axes.get(value, ())):
+            own = self.axes.get(value, ())
+            if value not in self.turned and not all(self._inside(value, at, size) for at in own):
                 count = self.counted.get(value)
                 rows_inside = size - 1 - count.beyond if count is not None else 0
                 if count is None or rows_inside < self.rows or not (count.rises or count.low >= 0):
@@ -113,6 +121,52 @@ class PaddedIndices:
         count = self._count(name, node, call)
         if count is not None:
             self.counted[result] = count
+        told, turned = self._told(name, node, call), self._turned(name, node, call)
+        if told is not None:
+            self.told[result] = told
+        if turned is not None:
+            self.turned[result] = turned
+        self.makers.update(dict.fromkeys(node.results, node))
+
+    @property
+    def picking(self) -> Mapping[str, tuple[int, int]]:
+        """Values that are rows of the call, if numbers of a tensor of the call and more are."""
+        return {**self.told, **self.turned}
+
+    def _turned(self, name: str, node: Node, call: PaddedCall) -> tuple[int, int] | None:
+        if name in SAME and len(node.uses) == 1:
+            return self.turned.get(node.uses[0])
+        if name != "aten.where" or len(node.uses) != 3:
+            return None
+        chosen, back = (self.makers.get(value) for value in node.uses[:2])
+        if chosen is None or back is None or packet_name(chosen.op) != "aten.lt":
+            return None
+        counting, length = (*chosen.args, None, None)[:2]
+        last = back.args[0] if packet_name(back.op) == "aten.sub" else None
+        if not isinstance(length, Ref) or not isinstance(counting, Ref):
+            return None
+        if node.uses[2] != counting.name or not isinstance(last, Ref):
+            return None
+        plain = back.args[1:2] == (counting,) and arguments(back).get("alpha", 1) == 1
+        place, more = self.told.get(length.name, (0, -1))
+        own = self.axes.get(counting.name, ())
+        counts = len(own) == 1 and own[0].counts == 0 and (own[0].outer, own[0].inner) == (1, 1)
+        ends = self.told.get(last.name) == (place, more - 1)
+        return (place, more - 1) if plain and counts and ends else None
+
+    def _told(self, name: str, node: Node, call: PaddedCall) -> tuple[int, int] | None:
+        """The tensor of the call whose numbers these are, and what was added to them."""
+        first = self.told.get(node.uses[0]) if node.uses else None
+        if first is None or node.types[0].dtype not in ROW_NUMBER_DTYPES:
+            return None
+        other, (place, more) = call.arguments.get("other"), first
+        if name in ("aten.add", "aten.sub"):
+            plain = call.refs("self") and call.arguments.get("alpha", 1) == 1
+            if not plain or not isinstance(other, int) or isinstance(other, bool):
+                return None
+            return place, more + (other if name == "aten.add" else -other)
+        kept = len(node.uses) == 1 if name in SAME else name in PICKING
+        return first if kept else None
 
     def _as_a_row(self, value: str, rows: PaddedAxis) -> bool:
         return value not in self.from_calls or rows.copied or rows.alike

@@ -142,6 +142,18 @@ def picked(call: PaddedCall, rows: PaddedAxis) -> Along:
     return Along(None)
 
 
+def written_again(call: PaddedCall, rows: PaddedAxis) -> Along:
+    """Copies of the last row are written where that is written: places and numbers are copies."""
+    operands = (*call.refs("index"), *call.refs("indices"), *call.refs("source"))
+    operands = (*operands, *call.refs("values"))
+    axes = [own for value in operands for own in call.axes.get(value, ())]
+    values = call.refs("source") or call.refs("values")
+    told = call.axes.get(values[0], ()) or math.prod(call.shapes[values[0]]) == 1
+    if not told or not all(own.copied and (own.outer, own.inner) == (1, 1) for own in axes):
+        raise MixedRowsError("it writes padding that is no copy of the last row")
+    return Along(None)
+
+
 def select(call: PaddedCall, rows: PaddedAxis) -> Along:
     """A row counted from the first one."""
     picked = call.arguments["index"]
@@ -212,6 +224,7 @@ SUMS: Mapping[str, Sum] = {
     **_each(convolved, "convolution conv1d conv2d conv3d"),
     **_each(attention, "scaled_dot_product_attention"),
     **_each(picked, "index gather index_select"),
+    **_each(written_again, "index_copy index_put"),
     **_each(select, "select select_copy"),
     **_each(sliced, "slice slice_copy narrow"),
     **_each(walked, "lstm gru rnn_tanh rnn_relu"),

@@ -38,13 +38,19 @@ from anabranch.frontend.padded_axes import (
     RULES,
     SIZED,
     VIEWS,
+    WRITING,
     MixedRowsError,
     PaddedAxis,
     PaddedCall,
     dims_of,
     regrouped,
 )
-from anabranch.frontend.padded_indices import PLACES, PaddedIndices
+from anabranch.frontend.padded_indices import (
+    PICKING,
+    PLACES,
+    ROW_NUMBER_DTYPES,
+    PaddedIndices,
+)
 from anabranch.frontend.padded_sums import SUMS, Along, Sum
 from anabranch.frontend.padding_marks import (
     MASK,
@@ -76,6 +82,10 @@ COPYING_OPS = (*CARRIED, *POINTWISE, "aten.cat", "aten.stack", "aten.index")
 """Operators whose results have numbers of their operands, or are looked at apart there."""
 
 
+TOGETHER = ("aten.scaled_dot_product_attention", *WRITING)
+"""Operators of which all operands must have harmless padding."""
+
+
 class UnprovenError(Exception):
     """Padding may change what a call returns. `origin`: the user's line of the operator."""
 
@@ -96,7 +106,9 @@ class PaddingProof:
     depends on its number, they share no drawn number, and nothing is written, so a call may also be
     answered in pieces. `true_masks`: truth values are padded with True in place of zeros. `marked`:
     the proof is of the graph that reads these marks. `tables`: the model's names of tensors whose
-    numbers it relies on, and what names their contents (`ir.key.digest_tensor`)."""
+    numbers it relies on, and what names their contents (`ir.key.digest_tensor`). `picked`: places
+    of tensors in a call, with a number beside each: the sums of theirs and that one are the rows
+    that a call picks, and only calls that have these rows are padded."""
 
     zeros: tuple[bool, ...]
     results: tuple[tuple[RowAxis, ...], ...]
@@ -106,6 +118,7 @@ class PaddingProof:
     most: int | None = None
     marked: MarkedPadding | None = None
     tables: tuple[tuple[str, str], ...] = ()
+    picked: tuple[tuple[int, int], ...] = ()
 
     def number(self, place: int, dtype: torch.dtype) -> int | None:
         """What a tensor of a call is padded with; None for copies of its last row."""
@@ -224,6 +237,8 @@ class _PaddingWalk:
     """Values of row numbers alone of which no rule says where their rows are, and why."""
     tables: set[str] = field(default_factory=set)
     """Constants whose numbers were looked at."""
+    picked: set[tuple[int, int]] = field(default_factory=set)
+    """Tensors of a call whose numbers pick rows, and what is added to them."""
     step: int = 0
     """The number of the node among those that call the same operator."""
     calls: Counter[str] = field(init=False)
@@ -266,6 +281,8 @@ class _PaddingWalk:
             self._check_sizes(f"the input {value.name}", axes, value.name)
             if axes:
                 self.axes[value.name] = axes
+            if value.type.dtype in ROW_NUMBER_DTYPES:
+                self.indices.told[value.name] = place, 0
         checked = self._only_checked()
         pairs = zip(numbered(graph.nodes), twin.nodes, strict=True)
         for (self.step, node), alike in pairs:
@@ -324,8 +341,15 @@ class _PaddingWalk:
             results.append(tuple((a.axis, a.outer, a.inner) for a in self.axes.get(name, ())))
             plain = len(results[-1]) < 2 and all(outer == 1 for _, outer, _ in results[-1])
             apart = apart and name not in self.met and plain
-        most, tables = self.indices.most, tuple(self._tables())
-        return PaddingProof(zeros, tuple(results), self.least, apart, most=most, tables=tables)
+        return PaddingProof(
+            zeros,
+            tuple(results),
+            self.least,
+            apart,
+            most=self.indices.most,
+            tables=tuple(self._tables()),
+            picked=tuple(sorted(self.picked)),
+        )
 
     def _tables(self) -> Iterator[tuple[str, str]]:
         read = self.tables | self.indices.tables
@@ -440,7 +464,7 @@ class _PaddingWalk:
             self.axes[result] = tuple(filled)
 
     def _call(self, node: Node) -> PaddedCall:
-        shape, own = node.types[0].shape, self.indices.row_numbers
+        shape, own = node.types[0].shape, self.indices.row_numbers | self.indices.picking.keys()
         return PaddedCall(arguments(node), self.axes, self.shapes, shape, own)
 
     def _check_numbers(self, name: str, node: Node, twin: Node, fresh: bool) -> None:
@@ -504,9 +528,11 @@ class _PaddingWalk:
                 told.append(self._along(rule, call, operand, rows))
             except MixedRowsError as mixed:
                 refusal, unhidden = mixed, (operand, rows)
-        either = len(sums) > 1 and not squares and name != "aten.scaled_dot_product_attention"
+        either = len(sums) > 1 and not squares and name not in TOGETHER
         if refusal is not None and not (either and told):  # one side of a product with 0 will do
             told.append(self._hide(name, call, *unhidden, rule, refusal))
+        if name in PICKING:
+            self._pick(name, call, sums)
         if name in PLACES and groups == {(1, 1)} and call.arguments.get("dim") is not None:
             self.indices.row_numbers.add(node.results[-1])
         for moved in by_axis.values():  # of padding along both axes nobody knows
@@ -519,6 +545,19 @@ class _PaddingWalk:
                 if axis.fill is not None and node.types[0].dtype == torch.bool:
                     axis = replace(axis, fill=bool(axis.fill))
                 by_axis.setdefault(axis.axis, []).append(axis)
+
+    def _pick(self, name: str, call: PaddedCall, sums: Sequence[tuple[str, PaddedAxis]]) -> None:
+        """Notes numbers of a call's tensors that pick rows."""
+        for operand, rows in sums:
+            index = call.refs("index")
+            if name == "aten.index":
+                indices = call.arguments["indices"]
+                assert isinstance(indices, tuple)
+                index = [
+                    arg.name for arg in indices[rows.axis : rows.axis + 1] if isinstance(arg, Ref)
+                ]
+            if operand == "self" and not self.indices.row_numbers.issuperset(index):
+                self.picked.update(self.indices.picking[value] for value in index)
 
     def _hide(
         self,

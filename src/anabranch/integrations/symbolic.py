@@ -76,6 +76,9 @@ class SymbolicCalls:
         for size, more, proof in zip(sizes, full, self._calls.proofs, strict=True):
             if size != more and (isinstance(proof, Refused) or not proof.allows(size, more)):
                 return None
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        if self._calls.outside(tensors, sizes, full):
+            return None
         results = plans[full](*self._padded(inputs, sizes, full, self._calls))
         return self._calls.cut(list(results), sizes, full)
 
