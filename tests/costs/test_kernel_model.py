@@ -67,6 +67,15 @@ def test_parts_of_a_launch_run_side_by_side(share: float, us: float) -> None:
     assert predicted_us(factors, (*shared, _launch(1.0, 1.0))) == pytest.approx(us + 1.7)
 
 
+def test_walks_over_a_long_row_are_waited_for() -> None:
+    """Whatever the factors say, but for the launch; and no longer where work takes longer."""
+    factors = {"tile": {"one": 1.0, "steps": 0.1, "moved": 0.5}}
+    short, long = _launch(10, 2.0), _launch(400, 2.0)
+    assert predicted_us(factors, [short]) == pytest.approx(3.0)
+    assert predicted_us(factors, [replace(short, walked=20.0)]) == pytest.approx(21.0)
+    assert predicted_us(factors, [replace(long, walked=20.0)]) == pytest.approx(42.0)
+
+
 def test_launches_of_parts_tell_a_fit_nothing() -> None:
     odd = Timed((_launch(1.0, 1.0), replace(_launch(9.0, 9.0), beside=True)), 0.1)
     assert fit_factors([*_samples(), *[odd] * 20]) == fit_factors(_samples())

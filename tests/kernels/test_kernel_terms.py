@@ -28,6 +28,15 @@ def _linear(rows: int, depth: int, columns: int) -> Task:
     return Task("g", body)
 
 
+def _group_norm(shape: tuple[int, ...], groups: int) -> Task:
+    _, channels, rows, columns = shape
+    strides = channels * rows * columns, 1, columns * channels, channels
+    image = TensorType(shape, torch.float16, strides)
+    args = (Ref("x"), groups, None, None, 1e-5, True)
+    norm = Node("n", "aten.group_norm.default", args, (), (image,))
+    return Task("g", Graph("g", (Input("x", image),), (), (norm,), (Ref("n"),)))
+
+
 def _with(task: Task, provider: str, name: str, variant: Any = "") -> Task:
     return replace(task, kernel=Kernel(provider, name, task.body, variant))
 
@@ -63,6 +72,25 @@ def test_a_deeper_product_takes_longer_and_splitting_pays_for_its_meeting(tile: 
     assert 1.0 < _us(short) < _us(deep) < 20.0
     terms = dict(terms_of(deep, SIM.spec)[0].terms)
     assert ("split" in terms) == (".k4" in tile)
+
+
+@pytest.mark.parametrize(
+    ("channels", "tile", "us"),
+    [(320, "1x4096.w8", 22.2), (960, "1x4096.w8", 60.7), (320, "1x1024.w4", 34.0)],
+)
+def test_a_norm_walks_its_groups_block_by_block(channels: int, tile: str, us: float) -> None:
+    """As a U-Net's group norms of two images of 64 x 64 took on an H200; and what one CTA holds is
+    not walked."""
+    task = _group_norm((2, channels, 64, 64), 32)
+    assert _us(_with(task, "triton", "rows", parse_variant(f"rows:{tile}"))) == pytest.approx(
+        us, rel=0.1
+    )
+    called = _with(task, "aten", "aten")
+    assert _us(called) > 15
+    held = _group_norm((2, 32, 64, 64), 32)
+    assert not terms_of(_with(held, "triton", "rows", parse_variant("rows:1x4096.w8")), SIM.spec)[
+        0
+    ].walked
 
 
 def test_a_kernel_of_an_unknown_maker_has_no_terms() -> None:

@@ -156,6 +156,32 @@ def test_norms_of_a_transformer_are_no_launches(post: bool) -> None:
     assert relative_error(now, was) < 1e-2  # folded weights are rounded to half precision
 
 
+def test_norms_of_large_images_are_computed_by_parts_in_the_layout_of_convolutions() -> None:
+    """On a GPU, where 32 groups would be 32 CTAs: two launches before the last one, which writes
+    what the next layer reads. Nothing is copied for it."""
+
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norms = nn.ModuleList(nn.GroupNorm(32, 64) for _ in range(2))
+            self.convs = nn.ModuleList(nn.Conv2d(64, 64, 1) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for norm, conv in zip(self.norms, self.convs, strict=True):
+                x = conv(nn.functional.silu(norm(x)))
+            return x
+
+    model = Layers().half()
+    x = torch.randn(1, 64, 128, 128).half().to(memory_format=torch.channels_last)
+    found, _ = made(model, x, target="sim:h200")
+    assert not [n for n in found.compiled.graph.nodes if n.op == "aten.group_norm.default"]
+    assert len(found.plan.tasks.tasks) <= 2 * 4
+    plain, _ = made(model, x, target="sim:h200", search="none")
+    exact = torch.float64
+    (was,), (now,) = (eval_graph(o.compiled.graph, [x], precision=exact) for o in (plain, found))
+    assert relative_error(now, was) < 1e-9
+
+
 def test_steps_are_one_before_what_reads_each_of_them() -> None:
     """Columns that each step multiplies by are for other rules as well, a place for each step."""
 

@@ -53,13 +53,15 @@ Factors = dict[str, dict[str, float]]
 @dataclass(frozen=True, slots=True)
 class LaunchTerms:
     """One launch of a kernel: its family, the pool of that, and what it consists of. `beside`: it
-    is no launch of its own, but runs in the one before, on the part `share` of the GPU."""
+    is no launch of its own, but runs in the one before, on the part `share` of the GPU. `walked`:
+    microseconds that a CTA waits at least for what it reads block by block."""
 
     family: str
     pool: str
     terms: tuple[tuple[str, float], ...]
     beside: bool = False
     share: float = 1.0
+    walked: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def predicted_us(factors: Factors, launches: Sequence[LaunchTerms]) -> float | N
             factor_of.get(name, 0.0) * value for name, value in launch.terms if name == START
         )
         whole = sum(factor_of.get(name, 0.0) * value for name, value in launch.terms)
-        groups[-1].append((start, whole - start, launch.share))
+        groups[-1].append((start, max(whole - start, launch.walked), launch.share))
     total = sum(_together(parts) for parts in groups)
     return max(total, LEAST_US) if launches else None
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from anabranch.costs.kernel_model import LaunchTerms
+from anabranch.costs.serial_work import walked_us
 from anabranch.ir import ops
 from anabranch.ir.components import components
 from anabranch.ir.graph import Graph, Node, Ref, types
@@ -60,6 +61,9 @@ TypeTable = Mapping[str, TensorType]
 WARPS_OF_SM = 64
 LIBRARY_SIDE, LIBRARY_DEPTH = 64, 32
 """Of the tiles of libraries, about."""
+WAIT_US, NUMBER_US = 0.16, 0.5 / 4096
+"""Microseconds that a CTA waits for a block of a row, and for each number of it: 0.66 for 4,096
+numbers by eight warps, 0.28 for 1,024 by four, of 30 to 90 blocks of group norms on an H200."""
 VECTOR = 8
 """Channels that a library reads at once: others are padded or read one by one."""
 
@@ -124,7 +128,8 @@ def _called(
         "serial": float(ops.serial(node, table) - 1),
     }
     named = kind if kind in ("pointwise", "factory") else ops.packet_name(node.op)
-    return LaunchTerms(f"aten {named}", "aten", _kept(terms))
+    walked = walked_us(node, table)
+    return LaunchTerms(f"aten {named}", "aten", _kept(terms), walked=walked)
 
 
 def _product_call(
@@ -202,7 +207,22 @@ def _generated(body: Graph, tile: Tile, spec: TargetSpec) -> tuple[LaunchTerms, 
             terms = {name: persistent.GAIN * value for name, value in terms.items()}
         return (LaunchTerms(own, template, _kept(terms)),)
     terms = _shared(size, body, table, spec) | _light(body, tile, size, table, spec)
-    return (LaunchTerms(template, "light", _kept(terms)),)
+    walked = _walked_us(body, tile, size, spec) if isinstance(tile, RowsTile) else 0.0
+    return (LaunchTerms(template, "light", _kept(terms), walked=walked),)
+
+
+def _walked_us(body: Graph, tile: RowsTile, size: LaunchSize, spec: TargetSpec) -> float:
+    """Microseconds that a CTA waits for the blocks of its rows, one after the other and once for
+    each reduction that needs another one; 0 where a row is held in registers."""
+    row = rows.found_in(body)
+    if isinstance(row, Refused):
+        return 0.0
+    blocks = math.ceil(row.col.extent / (tile.width * tile.split))
+    if blocks == 1:
+        return 0.0
+    turns = max(1.0, size.ctas * size.warps / (spec.sms * WARPS_OF_SM))
+    each = WAIT_US + NUMBER_US * tile.height * tile.width
+    return turns * blocks * rows.walks(row) * each
 
 
 def _side_by_side(body: Graph, tile: HorizontalTile, spec: TargetSpec) -> tuple[LaunchTerms, ...]:

@@ -124,6 +124,20 @@ def _shared(rows: Rows, spec: TargetSpec) -> list[RowsTile]:
     return shared
 
 
+def walks(rows: Rows) -> int:
+    """How often a row that does not fit into a tile is read: for each reduction of what others
+    gave, and for what is stored for each column."""
+    exprs = [store.expr for store in rows.stores]
+    stored = any(rows.col in free_axes(expr) for expr in exprs)
+    return _nested(exprs) + int(stored)
+
+
+def _nested(exprs: Sequence[Expr]) -> int:
+    """Of how many reductions the deepest one consists."""
+    folds = reductions(*exprs)
+    return 1 + max(_nested([fold.arg]) for fold in folds) if folds else 0
+
+
 def _shareable(rows: Rows) -> bool:
     """Whether parts of a row can be reduced apart: what is stored follows from whole rows, and no
     reduction waits for another."""

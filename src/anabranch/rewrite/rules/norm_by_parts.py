@@ -2,7 +2,8 @@
 
 A norm reads its row for the mean, again for the variance, and again for what comes of it; a row is
 one CTA's, so 32 groups of an image of 64 x 64 leave most of a GPU idle. Cut into parts, they fill
-it, in a few launches, of which the last one computes what stands behind the norm, too:
+it, in a few launches, of which the last one computes what stands behind the norm, too. A network
+has dozens of them, more than a part of the search holds, so these rules have global scope:
 
     u, q = mean and variance of each part of a row
     m = mean(u)     r = 1 / sqrt(mean(q + (u - m)^2) + eps)
@@ -52,18 +53,18 @@ def parted(row: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(parts)
 
 
-def rows_of(match: Match) -> tuple[int, tuple[int, ...]]:
-    """How many rows there are, and the axes of each."""
+def rows_of(match: Match) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How many rows there are, by axis, and the axes of each: batch and groups stay apart, so that
+    rows are a view of an image in any layout."""
     type = match.x.type
     assert type is not None
     if "shape" in match.bound:
         sizes = match.shape.arg
         assert isinstance(sizes, tuple)
-        row = tuple(type.shape[len(type.shape) - len(sizes) :])
-        return math.prod(type.shape[: len(type.shape) - len(sizes)]), row
+        return type.shape[: -len(sizes)], type.shape[-len(sizes) :]
     count = match.groups.arg if "groups" in match.bound else type.shape[1]
     assert isinstance(count, int)
-    return type.shape[0] * count, (type.shape[1] // max(1, count), *type.shape[2:])
+    return (type.shape[0], count), (type.shape[1] // max(1, count), *type.shape[2:])
 
 
 def may(match: Match) -> Refused | None:
@@ -74,8 +75,8 @@ def may(match: Match) -> Refused | None:
     types = [weight_type for of in (g, d) if (weight_type := bound(match, of).type) is not None]
     if any(weight_type.dtype != type.dtype for weight_type in types):
         return Refused("its weights are of another type than its rows")
-    count, row = rows_of(match)
-    if not 0 < count <= MOST_ROWS or math.prod(row) <= PART_LENGTH:
+    lead, row = rows_of(match)
+    if not 0 < math.prod(lead) <= MOST_ROWS or math.prod(row) <= PART_LENGTH:
         return Refused("its rows are many, or short, or none")
     return Refused.unless(math.prod(parted(row)) > 1, "its rows cannot be cut into parts")
 
@@ -84,35 +85,34 @@ def by_parts(match: Match) -> Pattern:
     """The norm by means and variances of equal parts of its rows, in fp32 at least."""
     type = match.x.type
     assert type is not None
-    count, row = rows_of(match)
+    lead, row = rows_of(match)
     parts = parted(row)
     both = [n for size, many in zip(row, parts, strict=True) for n in (many, size // many)]
-    inner = tuple(range(2, 2 * len(row) + 1, 2))
+    inner = tuple(range(len(lead) + 1, len(lead) + len(both), 2))
     # Sums are in fp32 at least, and so is what differs from them; no wider copy is kept.
     wide = torch.float32 if type.dtype in HALF_TYPES else type.dtype
-    pieces: Pattern = reshape(x, (count, *both))
+    pieces: Pattern = reshape(x, (*lead, *both))
     if wide != type.dtype:
         pieces = call("aten._to_copy.default", pieces, wide)
     q, u = (
-        reshape(moment, (count, math.prod(parts))) for moment in variance_and_mean(pieces, inner)
+        reshape(moment, (*lead, math.prod(parts))) for moment in variance_and_mean(pieces, inner)
     )
     spread, middle = variance_and_mean(u, (-1,))
     variance = call("aten.mean.dim", q, (-1,), True) + spread
     scale = call("aten.rsqrt.default", variance + eps)
-    lead = type.shape[: len(type.shape) - len(row)] if "shape" in match.bound else (count,)
     numbers = (*lead, *(1,) * len(row))
     result = (reshape(x, (*lead, *row)) - reshape(middle, numbers)) * reshape(scale, numbers)
-    if "shape" not in match.bound:
-        result = reshape(result, type.shape)
     for weight in (g, d):
         weight_type = bound(match, weight).type
         if weight_type is None:
             continue
         value: Pattern = widened(weight, weight_type)
         if "shape" not in match.bound:
-            value = reshape(value, (-1, *(1,) * (len(type.shape) - 2)))
+            value = reshape(value, (lead[1], row[0], *(1,) * (len(row) - 1)))
         result = result * value if weight is g else result + value
-    return call("aten._to_copy.default", result, type.dtype) if wide != type.dtype else result
+    if wide != type.dtype:
+        result = call("aten._to_copy.default", result, type.dtype)
+    return result if "shape" in match.bound else reshape(result, type.shape)
 
 
 def variance_and_mean(x: Pattern, axes: tuple[int, ...]) -> tuple[Result, Result]:
@@ -138,6 +138,7 @@ RULES: tuple[Rule, ...] = (
         put=by_parts,
         when=may,
         draw=large("x: B G*C R Q image; g: G*C const?; d: G*C const?; groups: G size", C=(1, 2, 5)),
+        scope="first",
     ),
     equation(
         "instance_norm(x, g, d) -> (x - m) r g + d, m and r of parts of few large channels",
@@ -145,6 +146,7 @@ RULES: tuple[Rule, ...] = (
         put=by_parts,
         when=may,
         draw=large("x: B C R Q image; g: C const?; d: C const?", momentum=0.1, C=(1, 3)),
+        scope="first",
     ),
     equation(
         "layer_norm(x, g, d) -> (x - m) r g + d, m and r of parts of few long rows",
@@ -157,5 +159,6 @@ RULES: tuple[Rule, ...] = (
                 for row in ("C R Q", "R Q")
             )
         ),
+        scope="first",
     ),
 )
