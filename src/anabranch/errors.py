@@ -74,6 +74,10 @@ class CaptureError(AnabranchError):
     """The model could not be turned into a graph."""
 
 
+class ModelFailsError(CaptureError):
+    """The model itself raises an error when it is called with the example."""
+
+
 class DataDependentError(CaptureError):
     """The graph of the model depends on the values of a tensor: the model can be cut there."""
 

@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import anabranch
 from anabranch.compiled.calls import Compiled
 from anabranch.errors import InputError, WeightsError
+from anabranch.trace import Trace
 
 QUICK: dict[str, Any] = {
     **{"target": "cpu", "cache_dir": None, "search": "none", "scheduler": "sequential"},
@@ -247,6 +248,24 @@ def test_rows_that_a_call_does_not_have_are_not_picked_from_padding(tmp_path: Pa
         torch.testing.assert_close(eager(*args), model(*args))
     with pytest.raises(IndexError):
         eager(x, torch.tensor([8, 1, 2]))
+
+
+class Reversed(LastOfEach):
+    """Counts from the end of the padded sequence, which no plan for more rows can."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        y: Tensor = self.project(x)[torch.arange(x.shape[0]), lengths - x.shape[1]]
+        return y.relu()
+
+
+def test_sizes_that_the_example_does_not_fit_are_left_out() -> None:
+    model, trace = Reversed().eval(), Trace()
+    fast = by_lengths(model, unseen="eager", trace=trace)
+    left = [event.why for event in trace.events if "is left out" in event.why]
+    assert len(left) == 1 and "size 4 is left out: the model itself fails" in left[0]
+    for count in (16, 9, 5, 4):
+        args = sequences(count)
+        torch.testing.assert_close(fast(*args), model(*args))
 
 
 class Prefilled(nn.Module):

@@ -72,7 +72,7 @@ from anabranch.compiler.buckets import read_sizes
 from anabranch.compiler.pipeline import compile_model
 from anabranch.compiler.stages import fell_back
 from anabranch.deadline import Deadline
-from anabranch.errors import InputError, OptionError
+from anabranch.errors import InputError, ModelFailsError, OptionError
 from anabranch.frontend import global_hooks
 from anabranch.frontend.attributes import KEY, attributes
 from anabranch.frontend.checks import check_call
@@ -239,6 +239,11 @@ class Compiled(Plans):
                         raise
                     told = ", ".join(map(str, at))
                     self.trace.add("warning", "load", told, f"{refused.what}: {refused.why}")
+                except ModelFailsError as refused:  # its other numbers do not fit this size, say
+                    if not number:
+                        raise
+                    told = f"size {', '.join(map(str, at))} is left out: {refused.what}"
+                    self.trace.add("warning", "capture", "sizes", f"{told}: {refused.why}")
         return self
 
     def warm(self, sizes: Sequence[Any]) -> Compiled:

@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
-from anabranch.errors import CaptureError
+from anabranch.errors import CaptureError, ModelFailsError
 from anabranch.frontend import held_tensors
 from anabranch.frontend.call_profiler import watched
 from anabranch.frontend.effects import attributes_of, changed, leaves_of, replaced
@@ -284,7 +284,7 @@ def fails(model: Any, error: Exception, under: Surroundings) -> CaptureError:
     """The model's own exception, where it cannot even be called."""
     first = (str(error).strip().splitlines() or [""])[0]
     settings = "" if under == Surroundings() else f", under {under.text}"
-    return CaptureError(
+    return ModelFailsError(
         "the model itself fails when it is called with these inputs",
         f"{type(error).__name__}: {first}",
         f"call it yourself until it runs{settings}; what runs can be compiled",
