@@ -27,9 +27,9 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Constant, Node
 from anabranch.ir.ops import packet_name
 
-MOST_ELEMENTS = 1 << 24
-"""Elements of a value that is looked at: a mask of 4,096 rows."""
-MOST_COMPUTED = 1 << 24
+MOST_ELEMENTS = 1 << 25
+"""Elements of a value that is looked at: two masks of 4,096 rows."""
+MOST_COMPUTED = 1 << 26
 """Elements at all sizes together of a value that is computed at each of them."""
 CPU = torch.device("cpu")
 
@@ -47,6 +47,12 @@ class IndexValues:
     ends: dict[str, int] = field(default_factory=dict)
     """By value how large the tables are that it is a part of."""
     computed: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    in_order: dict[str, tuple[tuple[PaddedAxis, ...], int] | None] = field(default_factory=dict)
+    """By value what `first_rows` said."""
+    alike: dict[tuple[str, int, tuple[int, ...]], tuple[Number, int] | None] = field(
+        default_factory=dict
+    )
+    """By value, the axis and the others what `fill` said."""
 
     def hold(self, constant: Constant) -> None:
         """That the numbers of a constant are known, if they are."""
@@ -84,10 +90,15 @@ class IndexValues:
         have none, and up to which size that is so; None if there is no such number."""
         if name not in self.nodes or any((rows.outer, rows.inner) != (1, 1) for rows in axes):
             return None
-        others = [rows.axis for rows in axes if rows.axis != axis]
+        others = tuple(rows.axis for rows in axes if rows.axis != axis)
+        if (name, axis, others) not in self.alike:
+            self.alike[name, axis, others] = self._fill(name, axis, others)
+        return self.alike[name, axis, others]
+
+    def _fill(self, name: str, axis: int, others: Sequence[int]) -> tuple[Number, int] | None:
         node, twin = self.nodes[name]
         fixed = math.prod(a for a, b in _both(node, twin) if a == b)
-        largest = int((MOST_ELEMENTS // max(fixed, 1)) ** (1 / len(axes)))
+        largest = int((MOST_ELEMENTS // max(fixed, 1)) ** (1 / (1 + len(others))))
         reach = min(self.reach, self.ends.get(name, self.reach), largest)
         few = min(max(self.sizes) + 2, reach)  # most values differ among a few rows already
         number = None
@@ -102,6 +113,11 @@ class IndexValues:
         """Where a value has rows, if at each size it is the first rows of what it is at the largest
         one, and which size that is: for a value that no rule knows, computed at all of them. None
         if it is not."""
+        if name not in self.in_order:
+            self.in_order[name] = self._first_rows(name)
+        return self.in_order[name]
+
+    def _first_rows(self, name: str) -> tuple[tuple[PaddedAxis, ...], int] | None:
         node, twin = self.nodes[name]
         few, more = self.sizes
         varying = [axis for axis, (a, b) in enumerate(_both(node, twin)) if a != b]

@@ -148,11 +148,12 @@ def padding_proof(
     types = [value.type for value in captured.graph.call_inputs]
     refusals = list[UnprovenError]()
     walk = partial(_PaddingWalk, captured, other, sizes)
-    for by_numbers in (False, True):  # which hold up to a size, and take longer
+    numbers = IndexValues(sizes, reach or max(REACH, *sizes))  # of all walks
+    for by_index in (None, numbers):  # these hold up to a size, and take longer
         proofs: list[PaddingProof] = []
         for zeros, true_masks in _paddings(types, rows):
             try:
-                proofs.append(walk(reach, by_numbers).proof(rows, zeros, true_masks))
+                proofs.append(walk(reach, by_index).proof(rows, zeros, true_masks))
             except UnprovenError as unproven:
                 refusals.append(unproven)
                 continue
@@ -163,12 +164,12 @@ def padding_proof(
     if not marks or captured.graph.states:
         raise refusals[0]
     unmarked, refusals = refusals[0], []
-    for by_numbers in (False, True):
+    for by_index in (None, numbers):
         for place in can_mark(captured, rows):
             marking = MarkedPadding(place, rows[place][0][0])
             marked_too = ((*z[:place], True, *z[place + 1 :]) for z, _ in _paddings(types, rows))
             for zeros in dict.fromkeys(marked_too):
-                asked = reach, by_numbers
+                asked = reach, by_index
                 try:
                     return _marked_proof(captured, other, sizes, rows, zeros, marking, asked)
                 except UnprovenError as unproven:
@@ -183,7 +184,7 @@ def _marked_proof(
     rows: Sequence[Sequence[RowAxis]],
     zeros: tuple[bool, ...],
     marking: MarkedPadding,
-    asked: tuple[int | None, bool],
+    asked: tuple[int | None, IndexValues | None],
 ) -> PaddingProof:
     """The proof of the graph that reads marks, once it is known where it needs them."""
     asking = _PaddingWalk(captured, other, sizes, *asked, hidden=[])
@@ -191,7 +192,9 @@ def _marked_proof(
     assert asking.hidden is not None
     marking = replace(marking, hidden=tuple(asking.hidden))
     first, second = (with_marks(each, [marking]) for each in (captured, other))
-    walk = _PaddingWalk(first, second, sizes, *asked, marked=marking.place)
+    reach, by_index = asked
+    by_index = by_index and IndexValues(sizes, by_index.reach)  # of another graph
+    walk = _PaddingWalk(first, second, sizes, reach, by_index, marked=marking.place)
     return replace(walk.proof(rows, zeros, False), marked=marking)
 
 
@@ -217,8 +220,8 @@ class _PaddingWalk:
     second: Captured
     sizes: tuple[int, int]
     reach: int | None
-    by_numbers: bool
-    """Whether values of row numbers alone are looked at."""
+    by_index: IndexValues | None
+    """What is known of values of row numbers alone; None where they are not looked at."""
     axes: dict[str, tuple[PaddedAxis, ...]] = field(default_factory=dict)
     types: dict[str, TensorType] = field(default_factory=dict)
     shapes: Shapes = field(default_factory=dict)
@@ -244,13 +247,11 @@ class _PaddingWalk:
     calls: Counter[str] = field(init=False)
     numbers: PaddingNumbers = field(init=False)
     indices: PaddedIndices = field(init=False)
-    by_index: IndexValues = field(init=False)
 
     def __post_init__(self) -> None:
         self.calls = Counter(packet_name(node.op) for node in self.first.graph.nodes)
         self.numbers = PaddingNumbers(self.axes, self.types, self.shapes)
         self.indices = PaddedIndices(self.axes, self.types, max(self.sizes))
-        self.by_index = IndexValues(self.sizes, self.reach or max(REACH, *self.sizes))
 
     def proof(
         self, rows: Sequence[Sequence[RowAxis]], zeros: tuple[bool, ...], true_masks: bool
@@ -263,7 +264,8 @@ class _PaddingWalk:
         for constant in graph.constants:
             self._declare(constant.name, constant.type, constant.type)
             self.indices.hold(constant)
-            self.by_index.hold(constant)
+            if self.by_index is not None:
+                self.by_index.hold(constant)
             if constant.type.numel == 1 and not constant.source and constant.value is not None:
                 self.numbers.content[constant.name] = constant.value.item()
         count = len(graph.call_inputs)
@@ -398,7 +400,7 @@ class _PaddingWalk:
             if not self._by_all_sizes(node, twin, unruled):
                 raise
         else:
-            if unruled is None and self.by_numbers:
+            if unruled is None and self.by_index is not None:
                 self.by_index.note(node, twin)
             elif unruled is not None and not self._by_all_sizes(node, twin, unruled):
                 raise unruled
@@ -407,7 +409,9 @@ class _PaddingWalk:
     def _by_all_sizes(self, node: Node, twin: Node, refusal: UnprovenError) -> bool:
         """Whether a value is of row numbers alone. It may have its rows in order though what it is
         computed of has not: its numbers say so."""
-        if self.by_numbers and _sized_alike(node, twin):
+        if self.by_index is None:
+            return False
+        if _sized_alike(node, twin):
             self.by_index.note(node, twin)
         if not set(node.results) <= self.by_index.nodes.keys():
             return False
@@ -423,6 +427,7 @@ class _PaddingWalk:
 
     def _rely(self, value: str, most: int) -> None:
         """That numbers of a value were looked at, up to so many rows."""
+        assert self.by_index is not None, "it was asked"
         self.tables.update(self.by_index.tables[value])
         if self.reach is None or most < self.reach:
             self.indices.up_to(most)
@@ -449,7 +454,7 @@ class _PaddingWalk:
 
     def _fill_by_index(self, node: Node) -> None:
         """The numbers of padding that can be looked up, for they depend on row numbers alone."""
-        if not self.by_numbers:
+        if self.by_index is None:
             return
         result, filled = node.results[0], list[PaddedAxis]()
         axes = self.axes.get(result, ())
