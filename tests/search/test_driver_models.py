@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.rewrite.graphs import captured
 from torch import Tensor, nn
 
 import anabranch
@@ -202,6 +203,7 @@ def test_steps_are_one_before_what_reads_each_of_them() -> None:
 
 def test_work_is_asked_for_and_not_what_is_left() -> None:
     """However long the compilation has taken: the clock alone is set by that."""
+    graph = captured(Twins(), torch.randn(4, 64))
     for asked, work in (
         ({}, TIME.search_work_s),
         ({"search_seconds": 8.0}, 8.0 * TIME.search_rate),
@@ -210,13 +212,25 @@ def test_work_is_asked_for_and_not_what_is_left() -> None:
     ):
         options = Options.read(asked, environment=False)
         for until in (Deadline.after(0.0), Deadline.after(50.0)):
-            limits = driver._limits(options, SEARCH_KINDS["autograph"], until, 3.0)
+            limits = driver._limits(options, SEARCH_KINDS["autograph"], graph, until, 3.0)
             assert limits.work == pytest.approx(work) and limits.until == until
             assert limits.slack == (0.0 if asked else TIME.search_slack_s)
     one = job(Twins(), torch.randn(4, 64))
-    assert driver._limit(one) == pytest.approx(TIME.search_s, abs=0.1)
+    assert driver._limit(one, graph) == pytest.approx(TIME.search_s, abs=0.1)
     long_ago = replace(one, begun=one.begun - TIME.search_end_s + 5.0)
-    assert driver._limit(long_ago) == pytest.approx(5.0, abs=0.1)
+    assert driver._limit(long_ago, graph) == pytest.approx(5.0, abs=0.1)
+
+
+def test_one_candidate_of_a_large_graph_has_more_time() -> None:
+    """To look at it takes as much longer as it has more nodes."""
+    one, graph = (
+        job(Twins(), torch.randn(4, 64), search="at-once"),
+        captured(Twins(), torch.ones(4, 64)),
+    )
+    assert driver._limit(one, graph) == TIME.search_at_once_s
+    many = replace(graph, nodes=graph.nodes * 200)
+    assert driver._limit(one, many) == TIME.search_at_once_node_s * len(many.nodes)
+    assert len(many.nodes) > TIME.search_at_once_s / TIME.search_at_once_node_s
 
 
 def test_the_schedule_of_what_is_found_has_its_time_within_the_limit() -> None:

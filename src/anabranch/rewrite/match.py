@@ -31,12 +31,18 @@ Refuse = Callable[[str, str], None]
 """Hears what was refused and why."""
 Near = Callable[[frozenset[str]], bool]
 """Whether a match of nodes of no other names than these may be of interest."""
+AsRoot = Callable[[int, Node], bool]
+"""Whether a match may be of interest in which the root of this number is this node; asked of the
+first root in graph order."""
 
 
-def matches(graph: Graph, rule: Rule, refuse: Refuse | None = None) -> Iterator[Match]:
-    """All matches, by their first root in graph order."""
+def matches(
+    graph: Graph, rule: Rule, refuse: Refuse | None = None, as_root: AsRoot | None = None
+) -> Iterator[Match]:
+    """All matches, by their first root in graph order; those alone whose roots may be of
+    interest."""
     for signature, index in indexed(graph, [RuleSignature.of(rule)]):
-        yield from matches_in(index, signature, refuse)
+        yield from matches_in(index, signature, refuse, as_root=as_root)
 
 
 def matches_in(
@@ -44,14 +50,17 @@ def matches_in(
     signature: RuleSignature,
     refuse: Refuse | None = None,
     near: Near | None = None,
+    as_root: AsRoot | None = None,
 ) -> Iterator[Match]:
     """As `matches`, of the field's graph; those that are not near are left out where that is seen
     early."""
     if not signature.ops <= index.ops:
         return
     for node in index.candidates(signature, 0):
+        if as_root is not None and not as_root(0, node):
+            continue
         if len(signature.roots) > 1:
-            candidates = _together(index, signature, node, near)
+            candidates = _together(index, signature, node, near, as_root)
             accepted = _accepted(signature.rule, candidates, index.facts, refuse)
         elif near is None or near(index.near(node, signature.depth)):
             accepted = matches_at(node, signature.rule, index.facts, refuse)
@@ -130,7 +139,11 @@ def _answer(rule: Rule, match: Match, heard: bool) -> Refused | None:
 
 
 def _together(
-    index: MatchIndex, signature: RuleSignature, first: Node, near: Near | None
+    index: MatchIndex,
+    signature: RuleSignature,
+    first: Node,
+    near: Near | None,
+    as_root: AsRoot | None,
 ) -> FoundMatches:
     """Bindings for all roots of the rule, `first` being its first."""
 
@@ -147,6 +160,8 @@ def _together(
         alike = signature.alike[at]
         for node, more in index.ways(signature, at, bound):
             if node in roots or (alike and index.place[node.name] < index.place[roots[-1].name]):
+                continue
+            if as_root is not None and not as_root(at, node):
                 continue
             merged = together(bound, more)
             if merged is not None:

@@ -23,9 +23,9 @@ from anabranch.ir.graph import Graph
 from anabranch.search.engine.pricing import Counted
 from anabranch.trace import Trace
 
-WorkKind = Literal["survey", "price", "part timing", "build"]
+WorkKind = Literal["survey", "price", "whole", "part timing", "build"]
 
-ON_PROCESSOR: tuple[WorkKind, ...] = ("survey", "price")
+ON_PROCESSOR: tuple[WorkKind, ...] = ("survey", "price", "whole")
 FEWEST_PRICES = 500
 """Prices without which a search of a network is not worth its beginning."""
 
@@ -169,6 +169,12 @@ def surveying(graph: Graph) -> float:
 def building(graph: Graph) -> float:
     """The work to build a graph and race it."""
     return TIME.work_build_node_s * len(graph.nodes)
+
+
+def looking(graph: Graph, looks: int) -> float:
+    """The work to look at a whole graph so often: for the places of a rule, at one of them to
+    rewrite it there, or for its price."""
+    return TIME.work_whole_node_s * len(graph.nodes) * looks
 
 
 def pricing(*asked: Counted) -> float:

@@ -96,7 +96,7 @@ def run_search(
         job.trace.add("refused", "search", graph.name, "no time is left to search")
         built, path = first, replace(start, cut_short=job.deadline.cause(), unfinished=True)
     else:
-        until = job.deadline.within(_limit(job))
+        until = job.deadline.within(_limit(job, graph))
         built, path = _search_paths(job, captured, first, start, until)
         cause = path.cut_short or job.deadline.cause()
         path = replace(path, cut_short=cause, unfinished=path.unfinished or cause != "")
@@ -127,7 +127,8 @@ def _search_paths(
     # The schedule of what is found has its time within the limit, too.
     until = until.earlier(_to_schedule(job, first, until))
     each = trial + _took(trace, "fusion", "tuning") * NEW
-    limits, evaluators = _limits(options, kind, until, each), evaluator.evaluators(alpha, machine)
+    limits = _limits(options, kind, graph, until, each)
+    evaluators = evaluator.evaluators(alpha, machine)
     settings = settings_of(options)
     rules = tuple(rule for rule in kind.rules if not (options.exact and rule.special))
     args = graph, tried, rules, settings, evaluators, limits, trace, seeds, start
@@ -182,20 +183,22 @@ def _of_rival(
     return (path,) if path.rounds else ()
 
 
-def _limit(job: Job) -> float:
+def _limit(job: Job, graph: Graph) -> float:
     """Seconds that the search may take, if the budget allows it: what was asked for, or else
     what its kind usually may, and no more than are left until `TIME.search_end_s`."""
-    asked, usual = job.options.search_seconds, SEARCH_KINDS[job.options.search].usual_s
+    asked, usual = job.options.search_seconds, SEARCH_KINDS[job.options.search].usual_s(graph)
     return min(usual, max(0.0, TIME.search_end_s - job.taken)) if asked is None else asked
 
 
-def _limits(options: Options, kind: SearchKind, until: Deadline, each: float) -> SearchLimits:
+def _limits(
+    options: Options, kind: SearchKind, graph: Graph, until: Deadline, each: float
+) -> SearchLimits:
     """Work by what was asked for alone, and not by what is left of it; none is counted of a search
     that has one candidate."""
     asked = options.search_seconds
     slack = TIME.search_slack_s if asked is None and options.budget is None else 0.0
     if asked is None:
-        asked = kind.usual_s
+        asked = kind.usual_s(graph)
         if options.budget is not None:
             asked = min(asked, TIME.search_budget_share * options.budget)
     tried = EFFORTS[options.effort]

@@ -5,7 +5,7 @@ all kinds of a rule together --> faster: the best so far
                              --> clearly slower: none
 
 Whoever has seconds alone tries all of that at once, and what merges siblings beside it: one
-candidate, of the kinds that are each predicted to gain what a candidate must (`apply_at_once`): one
+candidate, of the rules that are each predicted to gain what a candidate must (`apply_at_once`): one
 that is predicted to gain 0.4% may lose 30%, and all that the others gain with it.
 
 Before parts are searched, one rule after the other, each on what came of those before it: what one
@@ -16,10 +16,9 @@ norms apart, and a norm that is made in one way is read in another.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from anabranch.ir.rule import GlobalScope, Rule
-from anabranch.search.budget import building, pricing
+from anabranch.search.budget import building, looking
 from anabranch.search.engine.backtracking import EqualGraph, RewriteStep
 from anabranch.search.engine.global_scope import RuleOnTypes
 from anabranch.search.engine.pricing import Counted
@@ -71,26 +70,30 @@ def apply_at_once(state: SearchState[T], merging: Sequence[Rule]) -> None:
 def _all_that_pays(
     state: SearchState[T], rules: Sequence[tuple[Rule, GlobalScope]]
 ) -> EqualGraph | None:
-    """The best graph so far with all kinds of these rules that each promise enough; None where
-    there are none."""
+    """The best graph so far with those of these rules that promise enough, each at all places of
+    the kinds that are predicted to gain anything by it; None where there are none."""
     graph, steps = state.best.path.graph, list[RewriteStep]()
     price = Counted(state.evaluators.appraise(state.built))
     until = state.ends(building(graph))
     promise, least = state.limits.promise, list[RewriteStep]()
-    with state.meter.spending("price", lambda: pricing(price)):
+
+    def work() -> float:
+        return looking(graph, len(rules) + price.asked + len(steps) + len(least))
+
+    with state.meter.spending("whole", work):
         now = price(graph)
         for rule, scope in rules:
+            whole, then, own = graph, now, list[RewriteStep]()
             for kind in state.finders.kinds(graph, [rule], scope):
-                # One price for all places of a kind: of each it would take longer than to build.
-                form = state.finders.applied_globally(graph, [kind], lambda _, was=now: was, until)
-                after = price(form.graph) if form.steps else now
-                if now.us > after.us > (1 - promise) * now.us:
-                    least += form.steps
-                elif after.us < now.us:
-                    first, *others = form.steps
-                    steps.append(replace(first, after=after))
-                    steps += [replace(step, before=after, after=after) for step in others]
-                    graph, now = form.graph, after
+                form = state.finders.applied_globally(whole, [kind], price, until)
+                if form.price.us < then.us:
+                    whole, then = form.graph, form.price
+                    own += form.steps
+            if then.us > (1 - promise) * now.us:
+                least += own
+            else:
+                steps += own
+                graph, now = whole, then
     if until.over():
         state.meter.cut_short()
         return None
@@ -106,9 +109,14 @@ def _tried(state: SearchState[T], chosen: Sequence[RuleOnTypes]) -> bool:
     graph, price = state.best.path.graph, Counted(state.evaluators.appraise(state.built))
     if not state.meter.affords("build", building(graph)):
         return False
-    until = state.ends(building(graph))
-    with state.meter.spending("price", lambda: pricing(price)):
+    until, steps = state.ends(building(graph)), list[RewriteStep]()
+
+    def work() -> float:
+        return looking(graph, len(chosen) + price.asked + len(steps))
+
+    with state.meter.spending("whole", work):
         form = state.finders.applied_globally(graph, chosen, price, until)
+        steps += form.steps
         slower = form.price.us > (1 + SLOWER) * price(graph).us
     if until.over():
         state.meter.cut_short()

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anabranch.deadline import TIME
+from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Rule
 from anabranch.rewrite import rules as tables
 
@@ -57,10 +58,11 @@ class SearchKind:
     rival: str = ""
     at_once: tuple[Rule, ...] = ()
 
-    @property
-    def usual_s(self) -> float:
-        """Seconds that it may take unless others are asked for."""
-        return TIME.search_at_once_s if self.at_once else TIME.search_s
+    def usual_s(self, graph: Graph) -> float:
+        """Seconds that it may take for the graph unless others are asked for."""
+        if not self.at_once:
+            return TIME.search_s
+        return max(TIME.search_at_once_s, TIME.search_at_once_node_s * len(graph.nodes))
 
     ignores: frozenset[str] = TIMES
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from threading import Event
 
+import pytest
 import torch
 from tests.rewrite.graphs import captured, equal
 from tests.rewrite.searching import nodes
@@ -13,7 +14,10 @@ from torch import Tensor, nn
 from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.price import Price
+from anabranch.ir.rule import Match, Rule
+from anabranch.rewrite.apply import apply
 from anabranch.rewrite.rules import channel_padding, linear_after_norm, matmul_spellings
+from anabranch.search.engine import global_scope
 from anabranch.search.engine.global_scope import applied_globally, kinds
 
 
@@ -44,22 +48,37 @@ def test_each_kind_is_done_at_all_its_places() -> None:
     equal(graph, found.graph)
 
 
-def test_it_ends_when_it_is_asked_to() -> None:
+def test_it_ends_when_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the second place, say: what was done by then is sound."""
     graph, stop = captured(Layers().half(), torch.rand(8, 64).half()), Event()
-    asked: list[Graph] = []
+    done: list[str] = []
+
+    def applied(graph: Graph, rule: Rule, match: Match) -> Graph:
+        done.append(match.root.name)
+        if len(done) == 2:
+            stop.set()
+        return apply(graph, rule, match)
+
+    monkeypatch.setattr(global_scope, "apply", applied)
+    chosen = list(kinds(graph, linear_after_norm.RULES, "last"))
+    found = applied_globally(graph, chosen, nodes, Deadline(stop=stop))
+    assert len(found.steps) == 2 and found.price == nodes(found.graph)
+    equal(graph, found.graph)
+
+
+def test_a_whole_is_priced_once_for_all_places_of_a_kind() -> None:
+    """And a node that matched nothing is not asked again at each place behind it."""
+    graph = captured(Layers().half(), torch.rand(8, 64).half())
+    chosen, priced = list(kinds(graph, linear_after_norm.RULES, "last")), list[Graph]()
 
     def price(graph: Graph) -> Price:
-        asked.append(graph)
-        if len(asked) > 2:
-            stop.set()
+        priced.append(graph)
         return nodes(graph)
 
-    found = applied_globally(
-        graph, list(kinds(graph, linear_after_norm.RULES, "last")), price, Deadline(stop=stop)
-    )
-    assert len(found.steps) == 2
-    equal(graph, found.graph)
+    found = applied_globally(graph, chosen, price)
+    gains = [step.before.us - step.after.us for step in found.steps]
+    assert len(found.steps) == 4 and [bool(gain) for gain in gains] == [True, False, False, True]
+    assert len(priced) <= 1 + len(chosen) + 1
 
 
 class Scan(nn.Module):

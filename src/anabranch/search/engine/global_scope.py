@@ -13,9 +13,10 @@ for its readers is then read so (`passes.zero_channels`), that other searches ma
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from anabranch.deadline import ENDLESS, Deadline
-from anabranch.ir.graph import Graph
+from anabranch.ir.graph import Graph, Node
 from anabranch.ir.price import Price
 from anabranch.ir.rule import GlobalScope, Match, Rule
 from anabranch.ir.types import TensorType
@@ -46,28 +47,70 @@ def applied_globally(
     until: Deadline = ENDLESS,
 ) -> EqualGraph:
     """The graph with these done wherever they can be, one place after the other, as far as one
-    comes by then."""
-    before, steps = price(graph), list[RewriteStep]()
+    comes by then. What a kind gains at all of its places stands at the first of its steps: a price
+    of the whole takes as long as many substitutions."""
+    now, steps = price(graph), list[RewriteStep]()
     for kind in chosen:
-        done = set[str]()
-        while not until.over() and (match := _next(graph, kind, done)):
-            done.add(match.root.name)
-            try:
-                after = cse(apply(graph, kind[0], match), Trace())
-            except ValueError:
-                continue
-            now, names = price(after), tuple(node.name for node in match.nodes)
-            place = Place(graph, names)
-            steps.append(RewriteStep(kind[0].name, names, before, now, place=place))
-            graph, before = after, now
+        whole, places = _everywhere(graph, kind, until)
+        if places:
+            graph, before = cse(whole, Trace()), now
+            now = price(graph)
+            for place in places:
+                steps.append(RewriteStep(kind[0].name, place.nodes, before, now, place=place))
+                before = now
     settled = zeros(graph, Trace()) if steps else graph
-    return EqualGraph(settled, before if settled is graph else price(settled), tuple(steps))
+    return EqualGraph(settled, now if settled is graph else price(settled), tuple(steps))
 
 
-def _next(graph: Graph, kind: RuleOnTypes, done: set[str]) -> Match | None:
-    """The first match of the kind that was not tried."""
-    untried = (match for match in matches(graph, kind[0]) if match.root.name not in done)
-    return next((match for match in untried if _kind(kind[0], match) == kind), None)
+def _everywhere(graph: Graph, kind: RuleOnTypes, until: Deadline) -> tuple[Graph, list[Place]]:
+    """The graph with one kind done wherever it can be by then, and where that was."""
+    matching, places = _Matching(kind), list[Place]()
+    while not until.over() and (match := matching.next(graph)):
+        with suppress(ValueError):
+            after = apply(graph, kind[0], match)
+            places.append(Place(graph, tuple(node.name for node in match.nodes)))
+            graph = after
+    return graph, places
+
+
+class _Matching:
+    """The matches of a kind in a graph that changes at each of them. A network is gone through
+    from its first node to its last, and once more where that found any: a node that matched
+    nothing is not asked again at every match behind it."""
+
+    def __init__(self, kind: RuleOnTypes) -> None:
+        self._kind = kind
+        self._done = set[str]()
+        self._passed = set[str]()
+        self._found = False
+
+    def next(self, graph: Graph) -> Match | None:
+        """The first match whose root was not tried, None where there is none."""
+        match = self._from_here(graph)
+        if match is None and self._found:
+            self._found = False
+            self._passed.clear()
+            match = self._from_here(graph)
+        if match is not None:
+            self._found = True
+            self._done.add(match.root.name)
+        return match
+
+    def _from_here(self, graph: Graph) -> Match | None:
+        rule, types = self._kind
+        asked = list[str]()
+
+        def as_root(number: int, node: Node) -> bool:
+            if number == 0:
+                if node.name in self._done or node.name in self._passed:
+                    return False
+                asked.append(node.name)
+            return node.type == types[number]
+
+        candidates = matches(graph, rule, as_root=as_root)
+        match = next((match for match in candidates if _kind(rule, match) == self._kind), None)
+        self._passed.update(asked if match is None else asked[:-1])
+        return match
 
 
 def _kind(rule: Rule, match: Match) -> RuleOnTypes:
