@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from anabranch.bench.deadline import Expired, within
 from anabranch.bench.machine import Machine, TimedCall
 from anabranch.bench.result_rows import CALL, BenchmarkMatrix, named
+from anabranch.bench.rival_process import APART, CellPlace, RivalProcess
 from anabranch.bench.rivals import RIVALS
 from anabranch.bench.sandbox import NATIVE, try_in_sandbox
 from anabranch.costs.stopwatch import lacks_graph
@@ -208,6 +209,8 @@ def build_rival(name: str, cell: BenchmarkCase, here: Machine, matrix: Benchmark
     """The rival built for this model. Where it may take the process with it, another process tries
     it first."""
     timeout = matrix.rival_timeout
+    if name in APART:
+        return _apart(name, cell, here, matrix)
     if name in NATIVE and here.target == "cuda" and timeout is not None:
         place = (cell.name, cell.dtype, cell.batch, here.target, matrix.trust)
         if failure := try_in_sandbox(name, *place, timeout):
@@ -225,6 +228,21 @@ def build_rival(name: str, cell: BenchmarkCase, here: Machine, matrix: Benchmark
     except Exception as failed:
         return System(name, None, failure=reason(failed))
     return System(name, ready.call, seconds, peak, difference, ready.note, replayed=ready.replayed)
+
+
+def _apart(name: str, cell: BenchmarkCase, here: Machine, matrix: BenchmarkMatrix) -> System:
+    """The rival, built in a process of its own."""
+    place = CellPlace(cell.name, cell.dtype, cell.batch, here.target, matrix.trust)
+    try:
+        rival = RivalProcess(name, place, matrix.rival_timeout)
+        difference = _difference(rival(), cell.reference)
+    except TimeoutError:
+        return System(name, None, failure=f"not done in {matrix.rival_timeout:g} s")
+    except Exception as failed:
+        return System(name, None, failure=reason(failed))
+    return System(
+        name, rival, rival.seconds, rival.peak_bytes, difference, rival.note, replayed=False
+    )
 
 
 def difference_now(system: System, cell: BenchmarkCase) -> float | None:

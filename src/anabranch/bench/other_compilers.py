@@ -8,8 +8,8 @@
 
 Where one is missing its row says so, and what to install. XLA and TVM run on streams of their own,
 so calls wait for their results, and are timed with the host, as a user's are. Results are torch's
-tensors on the same memory. Unless XLA_PYTHON_CLIENT_PREALLOCATE is false, jax takes three quarters
-of the GPU's memory when it is first used.
+tensors on the same memory. XLA has a process of its own (`rival_process`), where jax takes memory
+as it needs it, and not three quarters of the GPU's at once.
 """
 
 from __future__ import annotations

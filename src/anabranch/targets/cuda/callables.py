@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from anabranch.costs.samples import timed_elsewhere
 from anabranch.targets.cuda import timing
 from anabranch.targets.cuda.capturing import captured
 from anabranch.targets.cuda.device_sleep import device_sleep
@@ -99,6 +100,7 @@ def sample(
     would launch the next one too late, the device sleeps before they begin.
     """
     samples: list[list[float]] = [[] for _ in calls]
+    elsewhere = timed_elsewhere(calls)
     lead = dict.fromkeys(replays, 0.0)
     with turn() as offer:
         deadline = time.perf_counter() + seconds
@@ -107,7 +109,9 @@ def sample(
                 break
             deadline += offer()
             for i, (taken, call) in enumerate(zip(samples, calls, strict=True)):
-                if i in lead:
+                if i in elsewhere:
+                    times = list(elsewhere[i].milliseconds(PER_ROUND))
+                elif i in lead:
                     times, lead[i] = _ahead(call, lead[i])
                 else:
                     times, _ = _visit(call)
