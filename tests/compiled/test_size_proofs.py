@@ -298,3 +298,21 @@ def test_a_cache_is_filled_at_positions(by_index: bool) -> None:
         args = torch.randn(2, count, 8), torch.arange(count) + begin
         torch.testing.assert_close(fast(*args), eager(*args))
         torch.testing.assert_close(model.keys, eager.keys)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.uint8])
+def test_row_numbers_in_a_type_that_takes_some_for_others(dtype: torch.dtype) -> None:
+    """Row 257 is 256 in bfloat16 and 1 in uint8, so a row there attends to what comes later."""
+
+    def rounded(x: Tensor) -> Tensor:
+        numbers = torch.arange(x.shape[1]).to(dtype)
+        hidden = (x @ x.mT).masked_fill(numbers[:, None] < numbers, float("-inf"))
+        return hidden.softmax(-1) @ x
+
+    torch.manual_seed(0)
+    dynamic = ({1: Dim("count", min=1, max=600)},)
+    more = {"sizes": [16, 600], "unseen": "eager", **QUICK}
+    fast = anabranch.compile(rounded, (torch.randn(2, 16, 8),), dynamic_shapes=dynamic, **more)
+    for count in (5, 257, 259, 400, 599):
+        x = torch.randn(2, count, 8)
+        torch.testing.assert_close(fast(x), rounded(x))

@@ -28,6 +28,8 @@ COMPARISONS: Mapping[str, Callable[[float], bool]] = {
     "aten.eq": lambda d: d == 0,
     "aten.ne": lambda d: d != 0,
 }
+EXACT = (torch.int32, torch.int64, torch.float32, torch.float64)
+"""Types in which row numbers stay apart: bfloat16 takes 257 for 256, and uint8 for 1."""
 ADDING = ("aten.addmm", "aten.baddbmm")
 """Operators that add a product to their first operand, such as a mask."""
 
@@ -139,6 +141,8 @@ class PaddingNumbers:
 
     def _counted(self, name: str, node: Node, call: PaddedCall, rows: PaddedAxis) -> int | None:
         """Row numbers stay row numbers where they are copied, or moved by a number."""
+        if node.types[0].dtype not in EXACT:
+            return None
         if name == "aten.arange":
             return rows.counts
         own = self._counts(call.arguments.get("self"), node)
