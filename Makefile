@@ -93,7 +93,7 @@ ray: setup
 		--no-compile --quiet --editable '.[ray]'
 
 test-ray: ray
-	$(PYTEST) tests/tuning/workers tests/compiled/test_bucket_jobs.py
+	$(PYTEST) -k ray tests/tuning/workers tests/compiled/test_bucket_jobs.py
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

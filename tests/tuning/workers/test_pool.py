@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from tests.tuning.workers import jobs
@@ -63,7 +62,7 @@ def opened(request: pytest.FixtureRequest) -> Open:
         request.getfixturevalue("ray_cluster")
         return lambda count, claims=None, cache=None: RayCrew(SIM, False, "ray", count, claims)
     return lambda count, claims=None, cache=None: LocalCrew(
-        SIM, [""] * count, cache, claims=claims, method=quick_method()
+        SIM, [""] * count, cache, claims=claims, method="fork"
     )
 
 
@@ -186,12 +185,7 @@ def test_the_first_interrupt_is_one_of_the_jobs_that_run(opened: Open, tmp_path:
 
 
 def forks(count: int = 1, cache: Path | None = None) -> WorkerPool:
-    return WorkerPool(LocalCrew(SIM, [""] * count, cache, method=quick_method()), MINE, cache)
-
-
-def quick_method() -> Literal["spawn", "fork"]:
-    """Forks begin at once; a process in which Ray's threads run may hold their locks for ever."""
-    return "spawn" if "ray" in sys.modules else "fork"
+    return WorkerPool(LocalCrew(SIM, [""] * count, cache, method="fork"), MINE, cache)
 
 
 def test_an_interrupt_while_outcomes_are_read_is_noted_and_the_next_one_is_raised() -> None:
