@@ -32,12 +32,12 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.tiles import RowsTile, text_tile
 from anabranch.kernels.dfg.expr import Expr, Reduce, Scan, all_parts, free_axes, parts
-from anabranch.kernels.dfg.index_expr import Axis, axes_of
+from anabranch.kernels.dfg.index_expr import Axis, Remainder, axes_of, number
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.simplify import const, least
 from anabranch.kernels.dfg.traversal import loads, reductions, scans
 from anabranch.kernels.triton import row_scans, split_k
-from anabranch.kernels.triton.axis_layout import next_power
+from anabranch.kernels.triton.axis_layout import largest_load, next_power
 from anabranch.kernels.triton.emit import DTYPES, Emission, literal, narrow_again
 from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
@@ -130,6 +130,24 @@ def walks(rows: Rows) -> int:
     exprs = [store.expr for store in rows.stores]
     stored = any(rows.col in free_axes(expr) for expr in exprs)
     return _nested(exprs) + int(stored)
+
+
+def run_length(rows: Rows) -> int:
+    """How many neighbours of a row lie side by side in memory, of what is read most: of a group of
+    ten channels in NHWC ten."""
+    load = largest_load(*(store.expr for store in rows.stores))
+    if load is None:
+        return rows.col.extent
+    address = sum(
+        (stride * index for index, stride in zip(load.index, load.type.strides, strict=True)),
+        start=number(0),
+    )
+    for atom, factor in address.terms:
+        if factor == 1 and atom == rows.col:
+            return rows.col.extent
+        if factor == 1 and isinstance(atom, Remainder) and rows.col in axes_of(atom.index):
+            return atom.by
+    return 1
 
 
 def _nested(exprs: Sequence[Expr]) -> int:
