@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -42,6 +44,17 @@ def test_a_process_ends_with_the_rival() -> None:
     del rival
     gc.collect()
     assert not multiprocessing.active_children()
+
+
+def test_a_rival_outlives_a_ctrl_c_and_its_death_is_told() -> None:
+    rival = RivalProcess("eager", PLACE, 120.0)
+    (process,) = multiprocessing.active_children()
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGINT)
+    assert len(rival.milliseconds(2)) == 2
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(ChildProcessError, match="its process died of signal 9"):
+        rival()
 
 
 def test_what_fails_there_is_told_here() -> None:

@@ -158,8 +158,8 @@ def test_norms_of_a_transformer_are_no_launches(post: bool) -> None:
 
 
 def test_norms_of_large_images_are_computed_by_parts_in_the_layout_of_convolutions() -> None:
-    """On a GPU, where 32 groups would be 32 CTAs: two launches before the last one, which writes
-    what the next layer reads. Nothing is copied for it."""
+    """On a GPU, where 32 groups would be 32 CTAs: two launches before the last one, which is the
+    next layer's here. Nothing is copied for it."""
 
     class Layers(nn.Module):
         def __init__(self) -> None:
@@ -176,7 +176,7 @@ def test_norms_of_large_images_are_computed_by_parts_in_the_layout_of_convolutio
     x = torch.randn(1, 64, 128, 128).half().to(memory_format=torch.channels_last)
     found, _ = made(model, x, target="sim:h200")
     assert not [n for n in found.compiled.graph.nodes if n.op == "aten.group_norm.default"]
-    assert len(found.plan.tasks.tasks) <= 2 * 4
+    assert len(found.plan.tasks.tasks) == 2 * 3
     plain, _ = made(model, x, target="sim:h200", search="none")
     exact = torch.float64
     (was,), (now,) = (eval_graph(o.compiled.graph, [x], precision=exact) for o in (plain, found))

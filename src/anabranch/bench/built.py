@@ -209,12 +209,12 @@ def build_rival(name: str, cell: BenchmarkCase, here: Machine, matrix: Benchmark
     """The rival built for this model. Where it may take the process with it, another process tries
     it first."""
     timeout = matrix.rival_timeout
+    place = CellPlace(cell.name, cell.dtype, cell.batch, here.target, matrix.trust)
     if name in APART:
-        return _apart(name, cell, here, matrix)
-    if name in NATIVE and here.target == "cuda" and timeout is not None:
-        place = (cell.name, cell.dtype, cell.batch, here.target, matrix.trust)
-        if failure := try_in_sandbox(name, *place, timeout):
-            return System(name, None, failure=failure)
+        return _apart(name, place, cell, timeout)
+    native = name in NATIVE and here.target == "cuda"
+    if native and timeout is not None and (failure := try_in_sandbox(name, place, timeout)):
+        return System(name, None, failure=failure)
     start = time.perf_counter()
     try:
         with within(timeout):
@@ -230,14 +230,13 @@ def build_rival(name: str, cell: BenchmarkCase, here: Machine, matrix: Benchmark
     return System(name, ready.call, seconds, peak, difference, ready.note, replayed=ready.replayed)
 
 
-def _apart(name: str, cell: BenchmarkCase, here: Machine, matrix: BenchmarkMatrix) -> System:
+def _apart(name: str, place: CellPlace, cell: BenchmarkCase, timeout: float | None) -> System:
     """The rival, built in a process of its own."""
-    place = CellPlace(cell.name, cell.dtype, cell.batch, here.target, matrix.trust)
     try:
-        rival = RivalProcess(name, place, matrix.rival_timeout)
+        rival = RivalProcess(name, place, timeout)
         difference = _difference(rival(), cell.reference)
     except TimeoutError:
-        return System(name, None, failure=f"not done in {matrix.rival_timeout:g} s")
+        return System(name, None, failure=f"not done in {timeout:g} s")
     except Exception as failed:
         return System(name, None, failure=reason(failed))
     return System(

@@ -14,6 +14,7 @@ runs meanwhile, and the message that asks for it is not timed.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 import weakref
 from collections.abc import Sequence
@@ -69,8 +70,8 @@ class RivalProcess:
     """A rival that stands in another process; a call of it, whose results are copied here."""
 
     def __init__(self, rival: str, place: CellPlace, seconds: float | None = None) -> None:
-        """TimeoutError where it does not stand after so many seconds; what its builder raises, and
-        TargetError where the process ends."""
+        """TimeoutError where it does not stand after so many seconds, ChildProcessError where its
+        process dies; what its builder raises, in words."""
         self._device = machine(place.target).device
         spawn = multiprocessing.get_context("spawn")
         self._connection, theirs = spawn.Pipe()
@@ -81,6 +82,7 @@ class RivalProcess:
         try:
             ready = self._heard(seconds)
         except BaseException:
+            self._process.kill()
             self.close()
             raise
         assert isinstance(ready, _Ready)
@@ -107,11 +109,9 @@ class RivalProcess:
             told: object = self._connection.recv()
         except (EOFError, ConnectionResetError):
             self._process.join(END_S)
-            code = self._process.exitcode
-            died = f"of signal {-code}" if code is not None and code < 0 else f"with status {code}"
-            raise TargetError(
-                f"the rival's process ended {died}", "its library ended it", "leave this rival out"
-            ) from None
+            code = self._process.exitcode or 0
+            died = f"died of signal {-code}" if code < 0 else f"ended with status {code}"
+            raise ChildProcessError(f"its process {died}") from None
         if isinstance(told, BaseException):
             raise told
         return told
@@ -126,7 +126,8 @@ def _end(process: BaseProcess, connection: Connection) -> None:
 
 
 def _serve(connection: Connection, rival: str, place: CellPlace) -> None:
-    """What the process does until nobody asks any more."""
+    """What the process does until nobody asks any more. A Ctrl-C is for whoever asks."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     write_environment(WITHOUT_POOL)
     here = machine(place.target)
     with torch.no_grad(), precision(place.dtype == "tf32"):

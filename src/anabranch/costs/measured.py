@@ -59,8 +59,8 @@ PROBES: Table[Probe] = Table("kernels", "probe 4", nouns(Probe))
 BATCH = 32
 """Executables held at once while tasks are warmed: each has weights and buffers on the device."""
 ROOM = 4 << 30
-"""Bytes that these hold together, about: others may use the device, too. Thirty-two tasks of
-Inception-v3 at batch 128 in fp32 would take 100 GiB."""
+"""Bytes that these hold together, about: others may use the device, too. Of Inception-v3 at batch
+128 in fp32 thirty-two tasks have inputs and results of 9 GiB."""
 FEWEST_RANKED = 2
 """Of the schedules that are ranked: the first, and what promises most beside it."""
 COLD_BATCH = 16
