@@ -344,6 +344,53 @@ def test_momenta_cycle_as_schedules_have_them(name: str, tmp_path: Path) -> None
     assert apart(model, other) < 1e-5
 
 
+@pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.Adamax])
+def test_momenta_that_cannot_cycle_are_refused_when_the_step_is_compiled(kind: Any) -> None:
+    model = linear()
+    optimizer = kind(model.parameters())
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=5)
+    with pytest.raises(CaptureError, match="cycles the momentum of"):
+        step_of(model, optimizer)
+
+
+def test_a_warm_up_begins_at_zero_where_weights_have_no_gradient_yet() -> None:
+    model = nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(6, 5))
+    other = copy.deepcopy(model)
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-2) for m in (model, other)]
+    schedules = [
+        torch.optim.lr_scheduler.LambdaLR(o, lambda i: i / 3, last_epoch=-1) for o in optimizers
+    ]
+    batch = torch.tensor([[0, 1], [1, 2]]), torch.tensor([3, 4])
+    step = step_of(model, optimizers[0], batch=batch)
+    for _ in range(3):
+        step(*batch)
+        eager(other, optimizers[1], batch)
+        for schedule in schedules:
+            schedule.step()
+    assert apart(model, other) < 1e-6
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_rate_that_is_a_tensor_is_read_anew_whatever_its_dtype(exact: bool) -> None:
+    dtypes = (torch.float64, torch.float32) if exact else (torch.float32, torch.float64)
+    model = linear().to(dtypes[0])
+    other = copy.deepcopy(model)
+    optimizers = [
+        torch.optim.SGD(m.parameters(), lr=torch.tensor(0.5, dtype=dtypes[1]))
+        for m in (model, other)
+    ]
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(o, 0.25) for o in optimizers]
+    x, t = batches(1)[0]
+    batch = x.to(dtypes[0]), t
+    step = step_of(model, optimizers[0], batch=batch)
+    for _ in range(3):
+        step(*batch)
+        eager(other, optimizers[1], batch)
+        for schedule in schedules:
+            schedule.step()  # writes to the tensor in place
+    assert apart(model, other) < 1e-6
+
+
 def test_a_weight_decay_that_has_a_schedule_is_told_of() -> None:
     model, optimizer, other, theirs = twins(lambda p: torch.optim.AdamW(p, lr=0.1), linear)
     with pytest.raises(OptionError, match=r"AdamW can have these changed: betas, weight_decay"):

@@ -90,6 +90,9 @@ class TrainingStep:
         self._calls = 0
         self._rates: list[Tensor] = []
         self._read: list[float | Tensor] = []
+        self._rates_are_copies = False
+        """Whether a rate is a tensor that plans have a copy of, of another dtype or device: what is
+        written to it in place nobody says."""
         self._held: Held | None = None
         self._fixed, self._written = set[str](), set[str]()
         """Names of what plans have copies of, and of what they write to."""
@@ -181,7 +184,7 @@ class TrainingStep:
             self.trace.warn("frontend", type(self.training.model).__name__, changed + AS_IT_WAS)
         if self._bound.refitted():
             self._refit()
-        if self.training.rates() != self._read:
+        if self._rates_are_copies or self.training.rates() != self._read:
             self._take_rates()
         ends = (self._calls + 1) % self.training.accumulate == 0
         with torch.no_grad():  # the batch may require gradients, and results have none
@@ -305,6 +308,10 @@ class TrainingStep:
     def _take_rates(self) -> None:
         self._read = self.training.rates()
         self._rates = self.training.rate_tensors(self._read)
+        pairs = zip(self._read, self._rates, strict=True)
+        self._rates_are_copies = any(
+            isinstance(read, Tensor) and read is not rate for read, rate in pairs
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The values that a checkpoint needs beside those of model, optimizer and scaler, to be

@@ -29,6 +29,7 @@ from anabranch.frontend.closed_over import modules_beside
 from anabranch.frontend.draws import Draws, without_fused_dropout
 from anabranch.frontend.exact_numbers import COUNT, exact_numbers
 from anabranch.frontend.python_state import Holder
+from anabranch.frontend.rate_zero import kept_at_rate_zero
 from anabranch.frontend.state import tensors_of
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.frontend.varying import numbers_of
@@ -422,7 +423,7 @@ def plain_step(optimizer: Optimizer) -> None:
     """The optimizer's own step, without what torch wraps around it: hooks, and notes for its
     profiler."""
     step = type(optimizer).step
-    with exact_numbers(optimizer):
+    with exact_numbers(optimizer), kept_at_rate_zero(optimizer):
         getattr(step, "__wrapped__", step)(optimizer)
 
 

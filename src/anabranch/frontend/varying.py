@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from anabranch.errors import InputError, OptionError
+from anabranch.errors import CaptureError, InputError, OptionError
 
 MAY_VARY: dict[type[Optimizer], tuple[str, ...]] = {
     torch.optim.SGD: ("momentum", "weight_decay"),
@@ -52,6 +52,12 @@ def varying_of(optimizer: Optimizer, asked: Sequence[str]) -> tuple[str, ...]:
             )
     cycled = any("max_momentum" in group for group in optimizer.param_groups)
     momenta = tuple(name for name in may if name in ("momentum", "betas")) if cycled else ()
+    if cycled and not momenta:
+        raise CaptureError(
+            f"a schedule cycles the momentum of {type(optimizer).__name__}",
+            "a step reads momenta anew of SGD, RMSprop, Adam and AdamW alone",
+            "make the schedule with cycle_momentum=False, or use one of these",
+        )
     return tuple(dict.fromkeys((*asked, *momenta)))
 
 
