@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 import anabranch
 from anabranch.errors import CaptureError
+from anabranch.trace import Trace
 
 QUICK: dict[str, Any] = {"target": "cpu", "cache_dir": None, "search": "none", "kernels": "library"}
 
@@ -28,3 +29,14 @@ def test_a_label_out_of_range_is_the_users_and_changes_nothing() -> None:
     assert "IndexError: Target 9 is out of bounds" in refused.value.why
     assert "test_training_run.py" in refused.value.source and "labels" in refused.value.next
     assert all(torch.equal(model.state_dict()[name], before[name]) for name in before)
+
+
+def test_a_module_under_two_names_is_said_to_be_changed_by_nobody() -> None:
+    shared = nn.Linear(3, 3)
+    model = nn.Sequential(shared, nn.Tanh(), shared)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trace = Trace(quiet=True)
+    anabranch.compile_step(
+        model, lambda model, x: model(x).sum(), optimizer, (torch.ones(2, 3),), trace=trace, **QUICK
+    )
+    assert not [event for event in trace.events if event.kind == "warning"]

@@ -46,6 +46,7 @@ from anabranch.compiled.saved_step import (
     written,
 )
 from anabranch.compiled.states import with_values
+from anabranch.compiled.training_forms import check_sums, held_apart
 from anabranch.errors import AnabranchError, InputError, OptionError, WeightsError
 from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.optimizer import forget_idle, initialise
@@ -96,6 +97,10 @@ class TrainingStep:
         self._held: Held | None = None
         self._fixed, self._written = set[str](), set[str]()
         """Names of what plans have copies of, and of what they write to."""
+        self._forms: list[frozenset[str]] = []
+        """What plans of each form of batches write to, where forms differ in that."""
+        self._added: frozenset[str] | None = None
+        """What calls add gradients to that end with no update."""
         self._bound: BoundTensors | None = None
         self._values = BoundValues.of(training.model, training.loss_fn)
 
@@ -122,7 +127,7 @@ class TrainingStep:
                 self._refit()
         with capture_lock(), neutral():
             begun = initialise(self.training.optimizer)
-            held = held_by(self.training)
+            held = held_apart(held_by(self.training), self._forms)
             self._take_rates()
             under = replace(self._surroundings, deterministic=_deterministic())
             asked = [StepRequest(self.training, held, inputs, under, ends) for ends in self._kinds]
@@ -130,6 +135,12 @@ class TrainingStep:
                 captured = [capture_step(request, cache, self.trace) for request in asked]
         written = {state.path for graph, _ in captured for state in graph.graph.states}
         forget_idle(self.training.optimizer, begun, held.ids(written))
+        forms = [*self._forms, frozenset(written)]
+        if self.training.accumulate > 1:
+            adds = {state.path for state in captured[0][0].graph.states}
+            self._added = check_sums(self._added, frozenset(adds), self.training.accumulate)
+        if self._plans and held_apart(held, forms).alike != held.alike:
+            return self._compiled_apart(forms, inputs, stop)
         self._plans = self._plans or [
             Compiled(eager, self.target, self.options, self.trace) for _, eager in captured
         ]
@@ -150,8 +161,23 @@ class TrainingStep:
                 raise failed
         self._fixed |= {path for graph, _ in captured for _, path in graph.sources}
         self._written |= written
+        self._forms = list(dict.fromkeys(forms))
         bound = BoundTensors.of(self.training, held, self._fixed, self._written)
         self._held, self._bound = held, bound
+        return self
+
+    def _compiled_apart(
+        self, forms: list[frozenset[str]], inputs: tuple[Any, ...], stop: threading.Event | None
+    ) -> TrainingStep:
+        """Compile all forms anew, with a count of steps of its own for what one of them updates
+        and another one does not."""
+        again = TrainingStep(self.training, self.target, self.options, self.trace)
+        again._surroundings, again._forms = self._surroundings, forms
+        jobs = (entry.job for entry in self._plans[-1].entries)
+        for batch in (*(job.args[:-1] for job in jobs if job is not None), inputs):
+            again.add(batch, stop)
+        again._calls, again._values = self._calls, self._values
+        self.__dict__.update(again.__dict__)
         return self
 
     def _options_beside(self, compiled: Compiled) -> Options:

@@ -98,6 +98,17 @@ def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from buffers
 
 
+def in_their_places(model: nn.Module) -> dict[str, Tensor]:
+    """`tensors_of`, without further names of the same module: who puts others in the place of
+    these, and these back, may meet each place once."""
+    owners = {path: id(part) for path, part in model.named_modules(remove_duplicate=False)}
+    places: dict[tuple[int | str, str], tuple[str, Tensor]] = {}
+    for name, tensor in tensors_of(model):
+        path, _, own = name.rpartition(".")
+        places.setdefault((owners.get(path, path), own), (name, tensor))
+    return dict(places.values())
+
+
 def held_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[ModelTensor]:
     """How the model holds these, in the order of its state dict, which is by modules."""
     passing: set[str] = set()

@@ -26,7 +26,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
 from anabranch.frontend.backward import prepared, training_decompositions
-from anabranch.frontend.state import tensors_of
+from anabranch.frontend.state import in_their_places, tensors_of
 
 NEEDS_GRADIENTS = re.compile(
     r"does not require grad and does not have a grad_fn|Trying to use forward AD with"
@@ -95,6 +95,7 @@ def traced(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     """The module that torch.export can follow; None where a tensor comes from past autograd, too.
     Raises whatever the model, or torch, raises."""
     held = dict(tensors_of(model))
+    places_of = in_their_places(model)
     names = {id(tensor): name for name, tensor in reversed(held.items())}
     first = [name for name, tensor in held.items() if names[id(tensor)] == name]
     place = {name: number for number, name in enumerate(first)}
@@ -103,7 +104,7 @@ def traced(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     returned: list[Any] = []
 
     def call(*tensors: Tensor) -> list[Tensor]:
-        mine = {name: tensors[place[names[id(tensor)]]] for name, tensor in held.items()}
+        mine = {name: tensors[place[names[id(tensor)]]] for name, tensor in places_of.items()}
         whole = list(leaves)
         for number, value in zip(places, tensors[len(first) :], strict=True):
             whole[number] = value

@@ -34,7 +34,7 @@ from anabranch.frontend.observe import observe
 from anabranch.frontend.optimizer import step_on
 from anabranch.frontend.python_checks import checks_by_operators
 from anabranch.frontend.source import raised_at
-from anabranch.frontend.state import tensors_of
+from anabranch.frontend.state import in_their_places
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.frontend.tensor_places import PlacesByOperators
 from anabranch.frontend.training import (
@@ -182,7 +182,10 @@ def _exchanged(training: Training, held: Held, tensors: Sequence[Tensor]) -> Ite
     """Within it the modules that a step calls have these tensors."""
     with ExitStack() as stack:
         exchanged = [
-            (module, {name: tensors[held.place[id(t)]] for name, t in tensors_of(module)})
+            (
+                module,
+                {name: tensors[held.place[id(t)]] for name, t in in_their_places(module).items()},
+            )
             for _, module in training.modules()
         ]  # all before the first: one may be a part of another
         for module, mine in exchanged:
