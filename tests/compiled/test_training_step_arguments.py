@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -25,6 +27,14 @@ def step_of(batch: Any = BATCH, loss: Any = loss_fn, **more: Any) -> anabranch.T
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     return anabranch.compile_step(model, loss, optimizer, batch, **QUICK, **more)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, pickle.dumps])
+def test_a_step_is_not_copied(copied: Any) -> None:
+    step = step_of()
+    with pytest.raises(OptionError, match="cannot be copied or pickled") as refused:
+        copied(step)
+    assert "load_step" in refused.value.next
 
 
 @pytest.mark.parametrize("batch", [None, 3, "xt", {"x": BATCH[0], "t": BATCH[1]}])

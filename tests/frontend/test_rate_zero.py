@@ -43,7 +43,7 @@ def test_adam_leaves_weights_as_they_are_where_its_rate_is_zero(
 
 def test_other_optimizers_are_left_alone() -> None:
     class Own(optim.Adam):
-        def step(self, closure: Any = None) -> None:
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
             self.param_groups[0]["params"][0].add_(1)
 
     weight = nn.Parameter(torch.zeros(3))

@@ -12,6 +12,7 @@ model.eval()                        refused, where modules compute something els
 parameter.requires_grad_(...)       refused: the plan trains those that it was compiled to train
 group["betas"] = ...                refused: the plan has the number it was compiled with
 group["lr"] = ...                   read by each call
+scaler.set_growth_interval(...)     refused: the plan has the number it was compiled with
 loss.backward(), and no zero_grad() refused: eager adds the next gradients to these
 """
 
@@ -29,6 +30,7 @@ from torch.utils.hooks import RemovableHandle
 
 from anabranch.compiled.bound_modes import BoundModes
 from anabranch.compiled.registries import Registries
+from anabranch.compiled.scaling import check_scaling, scaling_of
 from anabranch.errors import InputError, WeightsError
 from anabranch.frontend.optimizer import initialise
 from anabranch.frontend.state import same_memory
@@ -49,7 +51,7 @@ class BoundTensors:
     `layouts` how; `modes`: of modules; `hooks`: how many torch had given out when none was one that
     matters. `counts`: tensors that are equal and stay so, with `versions` the sum of
     how often they had been written to; `fixed`: tensors that the step only reads, of which plans
-    have copies, with `written` that sum."""
+    have copies, with `written` that sum; `scaling`: how the scaler's scale changes."""
 
     training: Training
     weights: list[tuple[str, StatePlace]]
@@ -73,6 +75,7 @@ class BoundTensors:
     versions: int
     fixed: list[Tensor]
     written: int
+    scaling: dict[str, Any]
 
     @staticmethod
     def of(
@@ -124,6 +127,7 @@ class BoundTensors:
             _versions(counts),
             copied,
             _versions([copied]),
+            scaling_of(training.scaler),
         )
 
     def refitted(self) -> bool:
@@ -166,6 +170,7 @@ class BoundTensors:
                         "compile_step was told of",
                         _told_of(optimizer, key),
                     )
+        check_scaling(self.scaling, scaling_of(self.training.scaler))
         if self.counts and _versions(self.counts) != self.versions:
             self.check_counts()
 
@@ -274,7 +279,7 @@ class BoundTensors:
                     f"{name} is another tensor than when the step was compiled"
                     if now is not None
                     else f"{name} was removed since the step was compiled",
-                    "the plan updates the one it was compiled with, which the optimizer has",
+                    "the plan reads and writes the one that it was compiled with",
                     "write into the tensor (load_state_dict without assign=True), or compile again",
                 )
 

@@ -3,12 +3,13 @@ anybody.
 
 {"ends": true, "accumulate": 1, "keep_grad": false, "calls": 20,
  "alike": [["optimizer.0.weight.step", "optimizer.0.bias.step"]],
- "settings": [[["betas", "(0.9, 0.999)"], ["weight_decay", "0.01"]]], "optimizer": "AdamW"}
+ "settings": [[["betas", "(0.9, 0.999)"], ["weight_decay", "0.01"]]], "optimizer": "AdamW",
+ "scaling": [["growth_factor", 2.0], ["backoff_factor", 0.5], ["growth_interval", 2000.0]]}
 
 `ends`: whether a call of this plan ends with an update; `calls`: how many were made; `alike`: names
 of tensors of which the plan reads one, for they are equal; `settings`: of each group of the
-optimizer what the plan has as it was, as Python writes it; `optimizer`: its class, which older
-files do not name.
+optimizer what the plan has as it was, as Python writes it; `optimizer`: its class; `scaling`: how
+the scaler's scale changes. Older files say neither of the last two.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class SavedStep:
     alike: tuple[tuple[str, ...], ...]
     settings: GroupSettings
     optimizer: str = ""
+    scaling: tuple[tuple[str, float], ...] = ()
 
 
 CODEC = values(SavedStep, strict=True)
@@ -96,7 +98,7 @@ def _makes_sense(saved: SavedStep) -> bool:
     """Whether its numbers are some that a step may have, and its words may be shown."""
     words = [word for group in saved.settings for pair in group for word in pair]
     words += [name for names in saved.alike for name in names]
-    words.append(saved.optimizer)
+    words += [saved.optimizer, *(name for name, _ in saved.scaling)]
     shown = all(word.isprintable() and len(word) <= LONGEST_WORD for word in words)
     return shown and saved.accumulate >= 1 and 0 <= saved.calls < MOST_CALLS
 

@@ -45,6 +45,7 @@ from anabranch.compiled.saved_step import (
     write_read_only,
     written,
 )
+from anabranch.compiled.scaling import check_scaling
 from anabranch.compiled.states import with_values
 from anabranch.compiled.training_forms import check_sums, held_apart
 from anabranch.errors import AnabranchError, InputError, OptionError, WeightsError
@@ -103,6 +104,15 @@ class TrainingStep:
         """What calls add gradients to that end with no update."""
         self._bound: BoundTensors | None = None
         self._values = BoundValues.of(training.model, training.loss_fn)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A copy would write to tensors that no optimizer has."""
+        raise OptionError(
+            "a training step cannot be copied or pickled",
+            "it writes to the tensors of the model and the optimizer that it was compiled for",
+            "write it to a file with save(path), and have load_step(path, model, optimizer) read "
+            "that for a copy of both; or compile a step for the copy",
+        )
 
     def add(
         self, batch: Sequence[Any] | Tensor, stop: threading.Event | None = None
@@ -267,6 +277,7 @@ class TrainingStep:
                 alike,
                 settings,
                 class_of(self.training.optimizer),
+                tuple((name, float(value)) for name, value in self._bound.scaling.items()),
             )
             for entry in compiled.entries:
                 check_saved(entry)
@@ -312,6 +323,8 @@ class TrainingStep:
         step._fixed, step._written = fixed, written_to
         step._held, step._bound = held, BoundTensors.of(training, held, fixed, written_to)
         check_settings(first, settings_of(step._bound.settings))
+        if first.scaling:
+            check_scaling(dict(first.scaling), step._bound.scaling)
         states = [state for plan, _ in plans for state in plan.tasks.states]
         with torch.no_grad():
             for state in states:

@@ -32,6 +32,7 @@ from torch.utils import _pytree as pytree
 from anabranch.errors import CaptureError, DataDependentError
 from anabranch.frontend import numbers
 from anabranch.frontend.backward import prepared, training_decompositions
+from anabranch.frontend.bias_corrections import without_cancellation
 from anabranch.frontend.capture_warnings import warn_of_changes, warn_of_reads
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_results
@@ -106,6 +107,7 @@ def capture_training(
     write_copies(recorded.graph)
     warn_of_changes(trace, type(training.model).__name__, changed)
     warn_of_reads(trace, type(training.model).__name__, seen[0].reads)
+    without_cancellation(recorded)
     constants = _closed_over(prepared(recorded))
     settings = len(flat) - len(call.rates) + len(training.optimizer.param_groups)
 

@@ -6,12 +6,14 @@ a weight decay that has a schedule. A graph reads them in each call, as it reads
 
 torch's optimizers compute with these as Python's numbers, and branch by them. So the step is
 recorded with numbers that stand nowhere else; in what was recorded they are found again, as they
-are, with the other sign, and as what they lack of one.
+are, with the other sign, as what they lack of one, and as their logarithms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -106,20 +108,21 @@ class StandIns:
     """The tensors in whose place numbers stand, each made when it is first met."""
 
     def __init__(self, settings: Sequence[Tensor]) -> None:
-        self._forms = dict[float, tuple[Tensor, float, float]]()
+        self._forms = dict[float, Callable[[], Tensor]]()
         self._met = dict[float, Tensor]()
         for number, setting in zip(_stand_ins(), settings, strict=False):
-            self._forms[number] = setting, 0.0, 1.0
-            self._forms[-number] = setting, 0.0, -1.0
-            self._forms[1 - number] = setting, 1.0, -1.0
+            self._forms |= {
+                number: partial(torch.positive, setting),
+                -number: partial(torch.neg, setting),
+                1 - number: partial(torch.rsub, setting, 1.0),
+                math.log(number): partial(torch.log, setting),
+            }
 
     def in_place(self, arg: Any) -> Any:
         """The argument, or the tensor that it stands for."""
         if type(arg) is not float or arg not in self._forms:
             return arg
         if arg not in self._met:
-            setting, begin, times = self._forms[arg]
             # What one lacks of 0.999 is computed in fp64, which knows it, and is fp32 then.
-            exact = setting if times == 1.0 else begin - setting if begin else -setting
-            self._met[arg] = exact.to(torch.float32)
+            self._met[arg] = self._forms[arg]().to(torch.float32)
         return self._met[arg]
