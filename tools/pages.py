@@ -90,7 +90,8 @@ def _tried(settings: EffortSettings) -> Iterator[str]:
     chosen = dict(settings.options)
     stops = f"ends where it is promised less than {settings.promise:.0%}"
     usual = stops if settings.stops else f"candidates that promise {settings.promise:.1%}"
-    once = f"one candidate, if it promises {settings.promise:.0%}"
+    once = f"one candidate, if it is predicted to save {settings.foreseen or 0:.0%}"
+    usual = f"begins with that; {usual}" if settings.foreseen is not None else usual
     yield once if chosen.get("search") == "at-once" else usual
     yield "all" if settings.modes is None else f"{settings.modes} of {len(EVERY)}"
     yield ", ".join(f"`{name}={value}`" for name, value in settings.options) or "-"

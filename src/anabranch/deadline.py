@@ -14,9 +14,9 @@ table, `TIME`, each with its reason. Whoever needs another one in a test replace
 
 How much of a compilation's time a user buys is one of three settings, rows of `EFFORTS`:
 
-    fast      one cut into launches, chosen by predicted times; as many tiles of a template for each
-              structure as make no more than 64 kernels, two to eight; one other graph at most, two
-              schedulers, one mode of dependent launch
+    fast      one cut into launches, of this graph or of one other, chosen by predicted times; as
+              many tiles of a template for each structure as make no more than 64 kernels, two to
+              eight; two schedulers, one mode of dependent launch
     default   eight tiles of a template for each structure, engines of libraries where they may win;
               three modes, one for all kernels; a search stops where it is promised less than noise
     max       everything that may be faster is tried
@@ -279,6 +279,9 @@ class EffortSettings:
         take more than so many times what the fastest generated kernel is.
     one_cut: of the ways to cut a graph into launches one is chosen by predicted times, before any
         kernel is built, and nothing is computed again or written in place of a concatenation.
+    foreseen: the part of its time that another graph must be predicted to save, to be built in
+        place of the graph as it was, which then is neither built nor raced, as long as the other
+        one takes about what was predicted; None where nothing is taken by predictions.
     every_scheduler: all that `scheduler="best"` has, and not the two that need no time.
     modes: of the modes of dependent launch, which are ordered by how often they win, the first so
         many are tried; None for all.
@@ -296,6 +299,7 @@ class EffortSettings:
     between: int | None = None
     engines: float = math.inf
     one_cut: bool = False
+    foreseen: float | None = None
     every_scheduler: bool = True
     modes: int | None = None
     carveouts: bool = True
@@ -318,6 +322,7 @@ EFFORTS: Mapping[Effort, EffortSettings] = MappingProxyType(
             between=32,
             engines=0.0,
             one_cut=True,
+            foreseen=0.02,
             every_scheduler=False,
             modes=1,
             carveouts=False,
@@ -329,6 +334,7 @@ EFFORTS: Mapping[Effort, EffortSettings] = MappingProxyType(
             options=(("pdl", "uniform"),),
             generated=8,
             engines=1.3,
+            foreseen=0.02,
             modes=3,
             promise=0.02,
             stops=True,

@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 from anabranch.compiler.plan_cache import KnownError
 from anabranch.compiler.stage_runner import StageRunner
 from anabranch.deadline import TIME
-from anabranch.errors import MemoryLimitError, NumericsError
+from anabranch.errors import MemoryLimitError, NumericsError, TargetError
 from anabranch.frontend.captured import Captured
 from anabranch.options import Options
+from anabranch.search.driver import predicts_graph
 from anabranch.trace import RECALLED, Event
 from anabranch.tuning.job import Job
 from anabranch.tuning.verify.plan import OTHER_CLASS, WRONG_CAPTURE
@@ -58,6 +59,10 @@ def with_fallback(
         stages = runner(job)
         try:
             return attempt(job, stages)
+        except TargetError as failed:
+            again = _as_it_was(job, failed, stages)
+            if again is None:
+                raise
         except NumericsError as wrong:
             again = _again(job, wrong, stages)
             if again is None:
@@ -69,6 +74,18 @@ def with_fallback(
         # Out here, nothing holds what the failed attempt has loaded.
         moment = max(job.deadline.moment, time.monotonic() + TIME.attempt_least_s)
         job = replace(again, deadline=replace(job.deadline, moment=moment))
+
+
+def _as_it_was(job: Job, failed: TargetError, stages: StageRunner) -> Job | None:
+    """The next attempt where a graph cannot be built that was taken by predicted times: with the
+    graph as it was, which nobody has built yet. None where none was taken so."""
+    taken = any(event.kind == "chosen" and event.where == "search" for event in stages.events)
+    if job.options.strict or not taken or not predicts_graph(job):
+        return None
+    why = f"{failed.what}: compiled without a search"
+    job.trace.add("fallback", "tuning", type(job.model).__name__, why)
+    options = job.options.model_copy(update={"search": "none"})
+    return replace(job, options=options, wanted=job.wanted or job.options)
 
 
 def anything_recalled(job: Job, events: Iterable[Event]) -> bool:

@@ -1,8 +1,8 @@
 """The pipeline: from a model to a loaded plan, one line per stage, in order.
 
-    capture -> rewrite -> recompute -> recall -> fusion -> tuning -> probe -> schedule -> search
-                                                   ^------------------------------------------'
-        -> horizontal_fusion -> memory -> load -> verify -> eager
+    capture -> rewrite -> recompute -> recall -> foresee -> fusion -> tuning -> probe -> schedule
+                                                              ^----------------------------'
+        -> search -> horizontal_fusion -> memory -> load -> verify -> eager
 
 `_stages` is the only place that knows the order. A stage is a function of nouns. `stage_runner` has
 what stands around stages (time, dumps, where to stop, refusals, recalling and keeping), `fallback`
@@ -26,6 +26,7 @@ from anabranch.compiler.stage_runner import StageRunner, Stopped
 from anabranch.compiler.stages import (
     Decided,
     capture,
+    foresee,
     fusion,
     load,
     memory,
@@ -57,6 +58,7 @@ NOUNS: Mapping[str, Callable[[Any], Any]] = {
     "rewrite": lambda graph: graph,
     "recompute": lambda result: result[1] if result[0].again else None,
     "recall": lambda earlier: earlier.decided and earlier.decided.compiled,
+    "foresee": lambda foreseen: foreseen.graph if foreseen.prediction else None,
     "fusion": itemgetter(-1),
     "tuning": attrgetter("selection"),
     "probe": attrgetter("tasks"),
@@ -70,7 +72,7 @@ NOUNS: Mapping[str, Callable[[Any], Any]] = {
 }
 """The stages in order, and of each the noun in what it returns: what `stop_after` gives."""
 STAGES = tuple(NOUNS)
-INSIDE = STAGES[STAGES.index("fusion") : STAGES.index("memory")]
+INSIDE = STAGES[STAGES.index("foresee") : STAGES.index("memory")]
 """What these make is not recalled where all that was decided is."""
 
 
@@ -108,7 +110,7 @@ def _attempt(job: Job, stage: StageRunner) -> Any:
 
 
 def _stages(job: Job, stage: StageRunner) -> Compilation:
-    """The whole line. For a graph that an earlier process decided, the stages from `fusion` to
+    """The whole line. For a graph that an earlier process decided, the stages from `foresee` to
     `memory` are recalled as one."""
     captured, seen = stage("capture", capture, job, pause_gc=True)
     job = replace(job, cold=uncached(captured.graph, job.target.spec))
@@ -120,17 +122,18 @@ def _stages(job: Job, stage: StageRunner) -> Compilation:
 
     def decide(here: Job) -> Decided:
         # It returns no kernels and values on the device but the plan's: loading needs the room.
-        line = with_samples(here, captured, earlier.begin)
-        cuts = stage("fusion", fusion, line, earlier.begin)
-        tuned = stage("tuning", tune, line, captured, earlier.begin, cuts)
+        begin = stage("foresee", foresee, here, earlier)
+        line = with_samples(here, captured, begin.graph)
+        cuts = stage("fusion", fusion, line, begin)
+        tuned = stage("tuning", tune, line, captured, begin.graph, cuts)
         tuned = stage("probe", probe, line, captured, tuned)
         built = stage("schedule", schedule, line, tuned)
         span = stage.span("fusion", "schedule")
-        built, path = stage("search", search, here, captured, graph, built, earlier.path, span)
+        built, path = stage("search", search, here, captured, graph, built, begin, span)
         built = stage("horizontal_fusion", horizontal_fusion, here, built)
         return stage("memory", memory, here, built, path)
 
-    decided, decisions = stage.recalled_or("fusion", "memory", earlier.decided, decide, here)
+    decided, decisions = stage.recalled_or("foresee", "memory", earlier.decided, decide, here)
     # What was decided anew left garbage that holds memory of the device: it may be collected.
     recalled, graphs = decisions is None, (graph, earlier.begin)
     compiled, run = stage("load", load, here, captured, graphs, decided.compiled, pause_gc=recalled)

@@ -43,14 +43,21 @@ from anabranch.ir.tolerances import Errors
 from anabranch.options import Options
 from anabranch.rewrite.remat import remat
 from anabranch.schedule.ios.merge_stages import MERGING
-from anabranch.search.driver import goes_on, known_path, run_search
+from anabranch.search.driver import (
+    goes_on,
+    known_path,
+    predict_path,
+    predicts_graph,
+    run_search,
+)
+from anabranch.search.predicted import Prediction
 from anabranch.search.result import Path
 from anabranch.targets.places import kept, places_of
 from anabranch.trace import Event, Trace
 from anabranch.tuning.build import BuiltPlan, fuse, launched, simplified_or_recalled, tuner_of
 from anabranch.tuning.job import Job, calling_of, example_of
 from anabranch.tuning.memory_limit import check_room, fits, takes, told
-from anabranch.tuning.tuner import BETWEEN_SIZES
+from anabranch.tuning.tuner import BETWEEN_SIZES, without_kernels
 from anabranch.tuning.verify.calls import verify_calls
 from anabranch.tuning.verify.plan import WRONG_CAPTURE, verify, verify_capture
 from anabranch.tuning.verify.reference_runs import ReferenceRuns
@@ -80,6 +87,16 @@ class EarlierFindings:
     begin: Graph
     path: Path | None
     decided: Decided | None
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """The graph that is built first, and the path to it, None where it is yet to be searched for.
+    `prediction`: what it was taken by, if no earlier process found it."""
+
+    graph: Graph
+    path: Path | None
+    prediction: Prediction | None = None
 
 
 def capture(job: Job) -> tuple[Captured, Observed | None]:
@@ -150,11 +167,23 @@ def recall(
     return EarlierFindings(begin, path, Decided(outcome, path) if outcome is not None else None)
 
 
-def fusion(job: Job, graph: Graph) -> Sequence[TaskGraph]:
-    """The graph cut into tasks in several ways. Their kernels will be tried: the process in which
-    they run first starts meanwhile."""
+def foresee(job: Job, earlier: EarlierFindings) -> Foreseen:
+    """The graph to build: what earlier processes found, or what a search of one candidate takes by
+    predicted times, where the effort has no time to build both. Kernels will be tried: the process
+    in which they run first starts meanwhile."""
     start_sandbox(job)
-    return fuse(job, graph)
+    if earlier.path is not None or job.deadline.over() or not predicts_graph(job):
+        return Foreseen(earlier.begin, earlier.path)
+    prediction = predict_path(job, earlier.begin)
+    return Foreseen(prediction.taken.graph, prediction.path, prediction)
+
+
+def fusion(job: Job, foreseen: Foreseen) -> Sequence[TaskGraph]:
+    """The graph cut into tasks in several ways, or in the one that is predicted to be fastest."""
+    if foreseen.prediction is None:
+        return fuse(job, foreseen.graph)
+    taken = foreseen.prediction.taken
+    return [without_kernels(taken.tasks)] if tuner_of(job).effort.one_cut else taken.cuts
 
 
 def search(
@@ -162,17 +191,20 @@ def search(
     captured: Captured,
     graph: Graph,
     first: BuiltPlan,
-    path: Path | None,
+    begin: Foreseen,
     span: tuple[int, int],
 ) -> tuple[BuiltPlan, Path | None]:
-    """The fastest equal graph that was found, and the way to it. `span`: the events of `first`,
-    which those of the graph found replace. MemoryLimitError where even the sequential plan takes
-    more than there is room for."""
+    """The fastest equal graph that was found, and the way to it. `first`: that of `begin`; `span`:
+    its events, which those of the graph found replace. MemoryLimitError where even the sequential
+    plan takes more than there is room for."""
     check_room(job, first.sequential)
-    if job.options.search == "none" or (path is not None and not goes_on(path, job.options)):
+    path, foreseen = begin.path, begin.prediction
+    ended = path is not None and foreseen is None and not goes_on(path, job.options)
+    if job.options.search == "none" or ended:
         return first, path
-    built, path = run_search(job, captured, graph, first, path)
-    if path.rounds:  # a start that finds this path begins with its graph, simplified
+    built, path = run_search(job, captured, graph, first, path, foreseen)
+    if path.rounds and (foreseen is None or built is not first):
+        # A start that finds this path begins with its graph, simplified.
         quiet = replace(job, trace=job.trace.child())
         simplified_or_recalled(quiet, path.graph, lambda: None)
     if built is not first:

@@ -9,7 +9,9 @@ result, which is remembered. `evaluation` builds candidates and races them.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from anabranch.costs import beside, tied
 from anabranch.costs.alpha_cost import WITHOUT_OVERLAP_COST, observed_alpha
@@ -19,15 +21,19 @@ from anabranch.frontend.captured import Captured
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
+from anabranch.ir.rule import Rule
+from anabranch.ir.task import Task, TaskGraph
 from anabranch.options import Options
 from anabranch.search import between_sizes, path_cache
 from anabranch.search.budget import SearchLimits
 from anabranch.search.evaluation import CandidateEvaluator, replaced
 from anabranch.search.outer_loop import improved, settings_of
-from anabranch.search.published import SEARCH_KINDS, SearchKind
+from anabranch.search.predicted import PredictedEvaluator, PredictedGraph, Prediction
+from anabranch.search.protocols import T
+from anabranch.search.published import AT_ONCE, SEARCH_KINDS, SearchKind
 from anabranch.search.result import NOTHING, Allowed, Path, rules_of
 from anabranch.trace import RECALLED, Trace
-from anabranch.tuning.build import BuiltPlan, rescheduled, schedule_seconds
+from anabranch.tuning.build import BuiltPlan, rescheduled, schedule_seconds, tuner_of
 from anabranch.tuning.job import Job
 
 GAIN = 0.01
@@ -81,10 +87,16 @@ def _more(now: float | None, before: float | None, usual: float) -> bool:
 
 
 def run_search(
-    job: Job, captured: Captured, graph: Graph, first: BuiltPlan, begun: Path | None = None
+    job: Job,
+    captured: Captured,
+    graph: Graph,
+    first: BuiltPlan,
+    begun: Path | None = None,
+    foreseen: Prediction | None = None,
 ) -> tuple[BuiltPlan, Path]:
     """The best equal graph, planned; `first`, and no way to it, if there is none that is faster.
-    `begun`: leads to where an earlier search of the graph ended, and `first` is planned for that.
+    `begun`: leads to where an earlier search of the graph ended, and `first` is planned for that;
+    `foreseen`: or to where predictions led, which are compared with what `first` takes.
 
     Graphs are tried out, the first one too, under a schedule that is found at once; only the best
     gets what the first one got, and must then still be faster. As TASO was published, graphs are
@@ -92,19 +104,89 @@ def run_search(
     The result is remembered, as an answer or as where the next search of this graph begins.
     """
     start = begun or Path(graph, graph, (), undone=1.0)
+    if foreseen is not None:
+        first, start = _confirmed(job, captured, foreseen, first)
+        if SEARCH_KINDS[job.options.search].at_once:
+            _keep(job, start)
+            return first, start
+    built, path = _within_limit(job, first, start, partial(_search_paths, job, captured))
+    _keep(job, path)
+    return built, path
+
+
+def predicts_graph(job: Job) -> bool:
+    """Whether its search begins with a graph that is taken by predicted times."""
+    kind = SEARCH_KINDS.get(job.options.search)
+    return kind is not None and kind.foresees and tuner_of(job).foresees_graph
+
+
+def predict_path(job: Job, graph: Graph) -> Prediction:
+    """What a search of one candidate ends with by predicted times: nothing is built, and nothing
+    remembered."""
+    job = replaced(job, search=AT_ONCE)
+    options, kind = job.options, SEARCH_KINDS[AT_ONCE]
+    evaluator = PredictedEvaluator(job, EFFORTS[options.effort].foreseen or 0.0)
+    first, start = evaluator.predicted(graph), Path(graph, graph, (), undone=1.0)
+
+    def search(first: PredictedGraph, start: Path, until: Deadline) -> tuple[PredictedGraph, Path]:
+        machine = _side_by_side(job, kind)
+        alpha = _alpha(options, kind, first.tasks, evaluator.cost_of, first.cost, machine)
+        # No time is left over for building what is found: nothing is built.
+        limits = replace(_limits(options, kind, graph, until, 0.0), slack=math.inf)
+        args = graph, first, _rules(options, kind), settings_of(options)
+        evaluators = evaluator.evaluators(alpha, machine)
+        outcome = improved(*args, evaluators, limits, job.trace, at_once=_merging(options, kind))
+        return outcome.built, outcome.path
+
+    taken, path = _within_limit(job, first, start, search)
+    if tuner_of(job).effort.one_cut:  # else cuts are timed, and these were only looked at
+        job.trace.merge(taken.trace)
+    return Prediction(first, taken, path)
+
+
+def _confirmed(
+    job: Job, captured: Captured, foreseen: Prediction, built: BuiltPlan
+) -> tuple[BuiltPlan, Path]:
+    """The plan of the predicted graph, and the way there, if it takes about what was predicted;
+    else the faster of that and of the graph as it was, which is built as well, side by side."""
+    path, trace = foreseen.path, job.trace
+    if path.rounds and (why := foreseen.too_good(built.cost)) and not job.deadline.over():
+        rules = rules_of(path.steps)
+        trace.add("refused", "search", rules, str(why))
+        evaluator = CandidateEvaluator(job, captured, built, job.deadline)
+        try:
+            first = evaluator.built(path.begin)
+            was, now = evaluator.race((first, built))
+        except ValueError as failed:
+            trace.add("refused", "search", f"{path.begin.name} as it was", str(failed))
+        else:
+            told, better = beside(now, was, "side by side"), now.us < was.us and not tied(now, was)
+            trace.add("chosen" if better else "refused", "search", rules, told, us=now.us)
+            if not better:
+                built = rescheduled(replace(job, trace=first.trace), first)
+                path = replace(path, graph=path.begin, rounds=())
+    return built, path
+
+
+def _within_limit(
+    job: Job, first: T, start: Path, search: Callable[[T, Path, Deadline], tuple[T, Path]]
+) -> tuple[T, Path]:
+    """The end of the search in the time that it may take, and why it found no more, if so; where
+    there is no time, the first graph."""
     if job.deadline.over():
-        job.trace.add("refused", "search", graph.name, "no time is left to search")
+        job.trace.add("refused", "search", start.begin.name, "no time is left to search")
         built, path = first, replace(start, cut_short=job.deadline.cause(), unfinished=True)
     else:
-        until = job.deadline.within(_limit(job, graph))
-        built, path = _search_paths(job, captured, first, start, until)
+        built, path = search(first, start, job.deadline.within(_limit(job, start.begin)))
         cause = path.cut_short or job.deadline.cause()
         path = replace(path, cut_short=cause, unfinished=path.unfinished or cause != "")
     allowed = Allowed(job.options.budget, job.options.search_seconds)
-    path = replace(path, allowed=NOTHING if path.cut_short == "stop" else allowed)
-    path_cache.store(job.cache, path_cache.key(graph, job.options, job.target), path)
-    between_sizes.keep(job, graph, path)
-    return built, path
+    return built, replace(path, allowed=NOTHING if path.cut_short == "stop" else allowed)
+
+
+def _keep(job: Job, path: Path) -> None:
+    path_cache.store(job.cache, path_cache.key(path.begin, job.options, job.target), path)
+    between_sizes.keep(job, path.begin, path)
 
 
 def _search_paths(
@@ -122,7 +204,7 @@ def _search_paths(
         tried = rescheduled(evaluator.child_job, first, trial=True)
         trial = job.taken - before
     machine = _side_by_side(job, kind)
-    alpha = _alpha(options, kind, tried, machine)
+    alpha = _alpha(options, kind, tried.tasks, tried.costs.task, tried.cost, machine)
     trace.add("chosen", "search", graph.name, f"the critical path weighs {alpha:g} times the sum")
     # The schedule of what is found has its time within the limit, too.
     until = until.earlier(_to_schedule(job, first, until))
@@ -130,9 +212,8 @@ def _search_paths(
     limits = _limits(options, kind, graph, until, each)
     evaluators = evaluator.evaluators(alpha, machine)
     settings = settings_of(options)
-    rules = tuple(rule for rule in kind.rules if not (options.exact and rule.special))
-    args = graph, tried, rules, settings, evaluators, limits, trace, seeds, start
-    outcome = improved(*args, at_once=[rule for rule in kind.at_once if rule in rules])
+    args = graph, tried, _rules(options, kind), settings, evaluators, limits, trace, seeds, start
+    outcome = improved(*args, at_once=_merging(options, kind))
     if outcome.built is not tried:
         best = outcome.built
         if not job.deadline.over():  # else the schedule of its trial is the best so far
@@ -222,13 +303,31 @@ def _took(trace: Trace, *stages: str) -> float:
     return sum(float(data["seconds"]) for data in data_of.values())
 
 
-def _alpha(options: Options, kind: SearchKind, tried: BuiltPlan, machine: Calibration) -> float:
-    """What the critical path weighs in prices."""
+def _rules(options: Options, kind: SearchKind) -> tuple[Rule, ...]:
+    """What the search may apply."""
+    return tuple(rule for rule in kind.rules if not (options.exact and rule.special))
+
+
+def _merging(options: Options, kind: SearchKind) -> list[Rule]:
+    """Of these, what is tried beside rules of global scope where one candidate is."""
+    return [rule for rule in kind.at_once if rule in _rules(options, kind)]
+
+
+def _alpha(
+    options: Options,
+    kind: SearchKind,
+    tasks: TaskGraph,
+    cost: Callable[[Task], Cost],
+    latency: Cost,
+    machine: Calibration,
+) -> float:
+    """What the critical path weighs in prices: of the first graph its tasks, what each takes alone,
+    and what they take as scheduled."""
     if kind.summed:
         return 0.0
     if options.search_alpha is not None:
         return options.search_alpha
-    return observed_alpha(tried.tasks, tried.costs.task, tried.cost, machine)
+    return observed_alpha(tasks, cost, latency, machine)
 
 
 def _side_by_side(job: Job, kind: SearchKind) -> Calibration:

@@ -84,7 +84,7 @@ class CandidateEvaluator:
 
         first = SEARCH_KINDS[self._job.options.search].parts
         parts = PartEvaluators(kinds, self._time_parts, first)
-        evaluators = Evaluators(self._simplify, appraise, self._build, self.race, parts)
+        evaluators = Evaluators(self._simplify, appraise, self.built, self.race, parts)
         if not first:
             return evaluators
         again = None if self._job.target.spec.simulated else self._again
@@ -142,7 +142,8 @@ class CandidateEvaluator:
         self._learned.extend(result.taken)
         return result.costs
 
-    def _build(self, candidate: Graph) -> BuiltPlan:
+    def built(self, candidate: Graph) -> BuiltPlan:
+        """The graph as it would run, on trial; ValueError if it does not."""
         job, options = self._job, self._job.options
         told = replace(job, trace=job.trace.child())
         try:

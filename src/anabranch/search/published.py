@@ -22,6 +22,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Rule
 from anabranch.rewrite import rules as tables
 
+AT_ONCE = "at-once"
 TIMES = frozenset({"budget", "search_seconds"})
 """How long a search may take, which what is kept says."""
 STREAMS = frozenset(
@@ -45,7 +46,8 @@ class SearchKind:
     graphs of one price one is kept; `cells`, `overheads`: the graph is cut between cells, and
     running side by side has costs, as options say; `rival`: the search with whose graph its own is
     compared at the end; `at_once`: these and rules of global scope alone are tried, at all their
-    places at once; `ignores`: options that its outcome does not depend on."""
+    places at once; `foresees`: it begins with what that finds by predicted times, where the effort
+    has no time to measure both; `ignores`: options that its outcome does not depend on."""
 
     rules: tuple[Rule, ...] = tables.ALL
     summed: bool = False
@@ -57,6 +59,7 @@ class SearchKind:
     overheads: bool = True
     rival: str = ""
     at_once: tuple[Rule, ...] = ()
+    foresees: bool = False
 
     def usual_s(self, graph: Graph) -> float:
         """Seconds that it may take for the graph unless others are asked for."""
@@ -68,9 +71,9 @@ class SearchKind:
 
 
 SEARCH_KINDS: Mapping[str, SearchKind] = {
-    "autograph": SearchKind(parts=True),
+    "autograph": SearchKind(parts=True, foresees=True),
     "taso": SearchKind(summed=True),
-    "at-once": SearchKind(at_once=tables.SIBLINGS),
+    AT_ONCE: SearchKind(at_once=tables.SIBLINGS, foresees=True),
     "autograph-paper": SearchKind(
         *(tables.PUBLISHED,),
         every=True,

@@ -80,7 +80,7 @@ class SearchState(Generic[T]):
         self._surveys: dict[int, tuple[Graph, Survey]] = {}
         self.tried = {content_key(start.begin)}
         if start.rounds:
-            self.tried.add(content_key(evaluators.simplify(start.graph)))
+            self.tried.add(content_key(first.graph))
         self._exchanges: dict[int, tuple[Round, tuple[Exchange, ...]]] = {}
 
     @property

@@ -50,7 +50,7 @@ from anabranch.tuning.concat_choice import selections_with_elided_concats
 from anabranch.tuning.concat_trials import with_elided_concats, writing
 from anabranch.tuning.conv_merge import merged
 from anabranch.tuning.cut_choice import SelectionVariant, faster_of_two, fastest_cut
-from anabranch.tuning.decisions import NOWHERE, Decision, Memory
+from anabranch.tuning.decisions import Decision, Memory
 from anabranch.tuning.joint_offers import Offers, Sharing
 from anabranch.tuning.launch.pdl import generated, modes_of, supports_pdl
 from anabranch.tuning.recompute_trials import with_again
@@ -129,6 +129,13 @@ class Tuner:
         return self.options.fusion != "cuts" and self.options.scheduler not in MERGING
 
     @property
+    def foresees_graph(self) -> bool:
+        """Whether a graph may be taken by predicted times: there must be kernels to predict, and
+        cuts to choose from."""
+        foresees = self.effort.foreseen is not None
+        return foresees and self.generates and not self.begins_with_nodes
+
+    @property
     def providers(self) -> Sequence[Provider]:
         """Who is asked for kernels, in order of preference at equal times. DeepCuts is compared
         with the library alone, and has all that the library has there."""
@@ -175,8 +182,8 @@ class Tuner:
             if self.begins_with_nodes:
                 told = trace.child()
                 return [SelectionVariant(self._deepcuts(cuts[0], config, told), told)]
-            if self.effort.one_cut and self.generates:
-                cuts = [self._foreseen(cuts, config, trace)]
+            if self.effort.one_cut and self.generates and len(cuts) > 1:
+                cuts = [without_kernels(self.foreseen(cuts, trace))]
             ways = select_all(cuts, config, trace)
             self._compile_modes(ways)
             if not self.generates or self.options.scheduler in MERGING or self.effort.one_cut:
@@ -216,25 +223,26 @@ class Tuner:
         if supports_pdl(whole, self.target):
             others.compile(whole.tasks, modes_of(self.options))
 
-    def _foreseen(
-        self, cuts: Sequence[TaskGraph], config: SelectionConfig, trace: Trace
-    ) -> TaskGraph:
-        """The cut that is predicted to be fastest, stretch by stretch; nothing is built for it."""
+    def foreseen(self, cuts: Sequence[TaskGraph], trace: Trace) -> TaskGraph:
+        """The cut that is predicted to be fastest, stretch by stretch, with the kernels that are.
+        Of these, generated ones have no text: nothing is built for it."""
         predicted = predicted_costs(self.target)
 
         def trial(tasks: Sequence[Task]) -> list[Cost | None]:
             return [predicted(task) for task in tasks]
 
-        providers = list(map(UnwrittenKernels, config.providers))
-        guess = replace(
-            config, providers=providers, trial=trial, check=lambda task: None, memory=NOWHERE
+        providers = list(map(UnwrittenKernels, self.providers))
+        guess = SelectionConfig(
+            *(self.target.spec, providers, trial, lambda task: None),
+            most=self.most,
+            shortlist=self.shortlist,
         )
         told = trace.child()
         with uncollected():  # a tenth of the time of a network of hundreds of structures
             tasks = fastest_cut(select_all(cuts, guess, told), predicted, told).tasks
         why = f"{len(tasks.tasks)} tasks, foreseen to be the fastest of {len(cuts)} cuts"
         trace.add("chosen", "fusion", tasks.name, why)
-        return replace(tasks, tasks=tuple(replace(task, kernel=None) for task in tasks.tasks))
+        return tasks
 
     def _deepcuts(self, alone: TaskGraph, config: SelectionConfig, trace: Trace) -> Selection:
         """DeepCuts: merged while that is faster, from each node alone; without fusion these."""
@@ -360,6 +368,11 @@ class Tuner:
             return graph, selection
         new_selection = self.kernels(self.cuts(after, Trace()), costs, Trace())[0].selection
         return after, with_probes(new_selection, costs)
+
+
+def without_kernels(tasks: TaskGraph) -> TaskGraph:
+    """The same tasks, of which nothing is decided."""
+    return replace(tasks, tasks=tuple(replace(task, kernel=None) for task in tasks.tasks))
 
 
 def _fused(tasks: TaskGraph) -> set[str]:
