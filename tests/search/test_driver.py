@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path as File
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -276,3 +276,19 @@ def test_a_plan_of_many_launches_is_tried_in_the_mode_of_the_first() -> None:
     ]
     assert found == [PdlMode.WAIT_ONLY, PdlMode.PREFETCH_L2, PdlMode.PREFETCH_L2]
     assert asked == ["small", "first"]
+
+
+def test_where_modes_are_few_all_plans_are_tried_in_that_of_the_first() -> None:
+    """What each of them gains by its own is known at the end."""
+    first, other = (
+        SimpleNamespace(tasks=SimpleNamespace(tasks=(None,) * count)) for count in (2, 3)
+    )
+    asked = list[Any]()
+
+    def find(plan: Any) -> PdlMode:
+        asked.append(plan)
+        return PdlMode.PREFETCH_L2
+
+    modes = evaluation.PlanModes(cast(Any, first), find, alike=True)
+    assert [modes.of(cast(Any, plan)) for plan in (other, first)] == [PdlMode.PREFETCH_L2] * 2
+    assert asked == [first]

@@ -20,7 +20,7 @@ from anabranch.frontend.captured import Captured
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost
+from anabranch.ir.protocols import Cost, ScheduledGraphs
 from anabranch.ir.task import Task
 from anabranch.ir.variant import PdlMode
 from anabranch.search.cost.estimator import Appraiser
@@ -39,7 +39,13 @@ from anabranch.tuning.build import (
 )
 from anabranch.tuning.job import Job
 from anabranch.tuning.launch.decide import LARGE_LAUNCHES
-from anabranch.tuning.launch.pdl import in_mode, in_their_modes, mode_of, modes_of, supports_pdl
+from anabranch.tuning.launch.pdl import (
+    in_their_modes,
+    launched_in,
+    mode_of,
+    modes_of,
+    supports_pdl,
+)
 from anabranch.tuning.verify.plan import verify
 
 CAPTURES, MOST_CAPTURES, CAPTURED_US = 4, 16, 400.0
@@ -63,7 +69,8 @@ class CandidateEvaluator:
         self._job, self._captured, self._first = job, captured, first
         self._cuts = TaskCutter(job.target.spec, tuner_of(job).generates)
         self._learned: list[tuple[Task, Cost]] = []
-        self._modes = PlanModes(first, self._found_mode)
+        few = EFFORTS[job.options.effort].modes is not None
+        self._modes = PlanModes(first, self._found_mode, few)
         timed = SEARCH_KINDS[job.options.search].timed
         self._measure = OperatorTimes(replace(job, deadline=until)) if timed else None
 
@@ -93,10 +100,14 @@ class CandidateEvaluator:
     def race(self, plans: Sequence[BuiltPlan], captures: int = 1) -> list[Cost]:
         """Side by side, each with its kernels launched as is best for it."""
         with self._job.trace.stage("search.build.modes"):
-            modes = [(plan, self._mode(plan)) for plan in plans]
-        raced = [(in_mode(p.tasks, m) if m else p.tasks, p.choice.schedule) for p, m in modes]
+            raced = [graphs for plan in plans for graphs in self._launched_in(plan)]
         with self._job.trace.stage("search.build.race"):
             return self._first.costs.race(raced, captures=captures)
+
+    def _launched_in(self, plan: BuiltPlan) -> ScheduledGraphs:
+        """The plan's tasks under its schedule, in its mode, with their kernels compiled."""
+        graphs, job = [(plan.tasks, plan.choice.schedule)], self.child_job
+        return launched_in(self._mode(plan), graphs, job.target, job.cache, job.trace)
 
     def _again(self, plans: Sequence[BuiltPlan]) -> list[Cost]:
         return self.race(plans, captures=_captures(plans))
@@ -173,15 +184,19 @@ class CandidateEvaluator:
 class PlanModes:
     """The best mode of each plan's kernels, looked for once."""
 
-    def __init__(self, first: BuiltPlan, find: Callable[[BuiltPlan], PdlMode | None]) -> None:
-        """`first`: the plan of the graph that the search began with."""
-        self._first, self._find = first, find
+    def __init__(
+        self, first: BuiltPlan, find: Callable[[BuiltPlan], PdlMode | None], alike: bool = False
+    ) -> None:
+        """`first`: the plan of the graph that the search began with; `alike`: others get its mode,
+        for each mode of each is compiled and loaded, and graphs of one network share most kernels,
+        and so most of what modes gain. What is kept is timed in its own mode at the end."""
+        self._first, self._find, self._alike = first, find, alike
         self._mode_of: dict[int, tuple[BuiltPlan, PdlMode | None]] = {}
 
     def of(self, plan: BuiltPlan) -> PdlMode | None:
         """The mode that is best for it; of a plan of many launches, which takes a second to load
-        in each, the one that is best for the first."""
-        if len(plan.tasks.tasks) > LARGE_LAUNCHES:
+        in each, and where all are `alike`, the one that is best for the first."""
+        if self._alike or len(plan.tasks.tasks) > LARGE_LAUNCHES:
             plan = self._first
         if id(plan) not in self._mode_of:
             self._mode_of[id(plan)] = plan, self._find(plan)
