@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from anabranch.ir.types import TensorType
+from anabranch.kernels.dfg import expr as expr_module
 from anabranch.kernels.dfg.expr import (
     Arith,
     Cast,
@@ -15,6 +16,7 @@ from anabranch.kernels.dfg.expr import (
     all_free_axes,
     all_parts,
     free_axes,
+    parts,
 )
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis, number
 from anabranch.kernels.dfg.simplify import arith, load
@@ -42,6 +44,23 @@ def test_equality_of_what_shares_parts_takes_no_exponential_time() -> None:
     assert told == (False, True, True, False)
     counts = len(all_parts(one)), len(all_parts(one, other)), len({one, other, strange})
     assert counts == (182, 182, 2)
+
+
+def test_what_was_found_to_be_equal_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor are its parts, nor a third one with the second; a strange one is."""
+    one, other, third, strange = chain(9), chain(9), chain(9), chain(9, "y")
+    assert one == other and third == other
+    asked = list[Expr]()
+
+    def bare(expr: Expr) -> object:
+        asked.append(expr)
+        return own(expr)
+
+    own = expr_module._bare
+    monkeypatch.setattr(expr_module, "_bare", bare)
+    assert one == other and other == one and one == third and one != strange
+    assert parts(one) == parts(third) and not asked
+    assert chain(9) == one and asked
 
 
 def test_expressions_are_told_apart() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -48,7 +49,7 @@ class ExprMemo:
     """Facts found out of an expression, which never changes, are kept with the object: equal ones
     each have their own, for provenance and fills differ. Set when first asked for."""
 
-    __slots__ = ("below", "free", "inner")
+    __slots__ = ("below", "free", "inner", "twin")
 
     inner: tuple[Expr, ...]
     """`parts`."""
@@ -56,6 +57,8 @@ class ExprMemo:
     """`all_parts` without the expression itself, where they are few."""
     free: dict[Axis, None]
     """`free_axes`."""
+    twin: Expr
+    """One that it is known to be equal to; of all that are equal, one has none."""
 
 
 MOST_REMEMBERED = 256
@@ -448,17 +451,35 @@ def _name(expr: object, *what: Hashable) -> None:
 
 
 def _equal(expr: Expr, other: object) -> bool:
-    """Whether they are alike, which is asked of two parts once: they share parts, as above."""
-    stack, seen = [(expr, other)], set[tuple[int, int]]()
+    """Whether they are alike, which is asked of two parts once: they share parts, as above. Equal
+    ones have one twin from then on: the same are compared again and again."""
+    stack: list[tuple[Any, Any]] = [(expr, other)]
+    seen: dict[tuple[int, int], tuple[Expr, Expr]] = {}
     while stack:
         a, b = stack.pop()
         if a is b or (id(a), id(b)) in seen:
             continue
-        if type(a) is not type(b) or hash(a) != hash(b) or _bare(a) != _bare(b):
+        if type(a) is not type(b) or hash(a) != hash(b):
             return False
-        seen.add((id(a), id(b)))
+        if _twin(a) is _twin(b):
+            continue
+        if _bare(a) != _bare(b):
+            return False
+        seen[id(a), id(b)] = a, b
         stack.extend(zip(parts(a), parts(b), strict=True))
+    for a, b in seen.values():
+        # Twins lead from higher addresses to lower ones: two threads make no ring of them.
+        twin, own = sorted((_twin(a), _twin(b)), key=id)
+        if twin is not own:
+            object.__setattr__(own, "twin", twin)
     return True
+
+
+def _twin(expr: Expr) -> Expr:
+    """The expression that stands for all that are known to be equal to this one."""
+    while (twin := getattr(expr, "twin", None)) is not None:
+        expr = twin
+    return expr
 
 
 def _bare(expr: Expr) -> Hashable:
