@@ -37,6 +37,10 @@ def test_a_scaler_that_scales_otherwise_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "step.anabranch"
     with pytest.raises(InputError, match=r"backoff_factor of the scaler was 0\.5"):
         anabranch.load_step(path, model, optimizer, scaler=other, target="cpu")
+    rarer = GradScaler("cpu", init_scale=8.0, growth_interval=9)
+    with pytest.raises(InputError, match="was 5 when the step was compiled, and is 9") as refused:
+        anabranch.load_step(path, model, optimizer, scaler=rarer, target="cpu")
+    assert "set_growth_interval(5)" in refused.value.next
     anabranch.load_step(path, model, optimizer, scaler=scaler, target="cpu")(X)
 
 

@@ -30,10 +30,15 @@ def scaling_of(scaler: GradScaler | None) -> dict[str, Any]:
 def check_scaling(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """InputError where a scaler changes its scale otherwise than when the step was compiled."""
     for name in sorted({*then, *now}):
-        if then.get(name) != now.get(name):
+        was, current = _as_set(then.get(name)), _as_set(now.get(name))
+        if was != current:
             raise InputError(
-                f"{name} of the scaler was {then.get(name)} when the step was compiled, and is "
-                f"{now.get(name)}",
+                f"{name} of the scaler was {was} when the step was compiled, and is {current}",
                 "a plan changes the scale as the scaler did that it was compiled with",
-                f"set it back (scaler.set_{name}({then.get(name)})), or compile the step again",
+                f"set it back (scaler.set_{name}({was})), or compile the step again",
             )
+
+
+def _as_set(value: float | None) -> float | None:
+    """The number as a scaler takes it: files have floats, and an interval is an integer."""
+    return int(value) if value is not None and float(value).is_integer() else value

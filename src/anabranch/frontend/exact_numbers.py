@@ -4,8 +4,8 @@
     a graph    1 - 0.999 ** step.double()       not of fp32, which is off by 7e-6 of an update
 
 Parameters in double precision are updated by such numbers; `bias_corrections` has what is lost of
-those in fp32. RAdam is in every precision: it takes
-the difference of two numbers near 2000, of which fp32 leaves two digits.
+those in fp32. RAdam is in every precision: it takes the difference of two numbers near 2000, of
+which fp32 leaves two digits.
 """
 
 from __future__ import annotations
