@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.utils._pytree import tree_leaves
 
 import anabranch
 from anabranch.compiled.calls import Compiled
@@ -111,10 +113,18 @@ def test_large_weights_leave_the_cell_as_it_is() -> None:
     with torch.no_grad():
         for weight in model.rnn.parameters():
             weight.mul_(300)
-    fast = compiled(model, *drawn(model, LENGTHS[0]), fullgraph=True)
+    fast, double = compiled(model, *drawn(model, LENGTHS[0]), fullgraph=True), copy.deepcopy(model)
     for lengths in (*LENGTHS, *UNSORTED):
-        args = drawn(model, lengths)
-        torch.testing.assert_close(fast(*args), model(*args))
+        x, *rest = drawn(model, lengths)
+        exact = tree_leaves(double.double()(x.double(), *rest))
+        pairs = zip(tree_leaves(fast(x, *rest)), tree_leaves(model(x, *rest)), exact, strict=True)
+        for got, want, truth in pairs:
+            # So steep a cell takes roundings of single precision to a thousandth, eager's as well.
+            assert apart(got, truth) <= 4 * apart(want, truth) + 1e-5
+
+
+def apart(value: Tensor, truth: Tensor) -> float:
+    return (value.double() - truth).abs().max().item()
 
 
 @pytest.mark.parametrize("in_order", [False, True])
